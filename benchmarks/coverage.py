@@ -1,4 +1,4 @@
-"""How often do the report's 95% intervals hold the truth?
+"""Coverage of the report's 95% intervals.
 
 Returns are normal with constant volatility, or have fat tails and volatility clusters: GARCH(1,1) with Student-t
 shocks, of 6 degrees of freedom as the S&P 500's, or of 4 and more persistent. The forecast is a signal of which returns
@@ -35,7 +35,7 @@ SKILL, DRIFT, BURN_IN, PERSISTENCE = 0.05, 0.05, 500, 0.97
 
 
 def returns(days: int, draws: int, generator: np.random.Generator, volatility: str) -> tuple[np.ndarray, np.ndarray]:
-    """Returns [day, draw] of mean 0 and variance 1, and the variance of each given the days before."""
+    """Return returns [day, draw] of mean 0 and variance 1, and the variance of each given the days before."""
     if (garch := VOLATILITY[volatility]) is None:
         return generator.standard_normal((days, draws)), np.ones((days, draws))
     added, kept, freedom = garch
@@ -48,7 +48,7 @@ def returns(days: int, draws: int, generator: np.random.Generator, volatility: s
 
 
 def signals(noise: np.ndarray, kind: str, generator: np.random.Generator) -> np.ndarray:
-    """What the forecast knows [day, draw]: news of the day, a slow state, or the day before."""
+    """Return what the forecast knows [day, draw]: news of the day, a slow state, or the day before."""
     drawn = generator.standard_normal(noise.shape)
     if kind == "yesterday":
         return np.vstack([drawn[:1], noise[:-1]])
@@ -58,7 +58,7 @@ def signals(noise: np.ndarray, kind: str, generator: np.random.Generator) -> np.
 
 
 def bets(truth: float) -> tuple[float, float]:
-    """The signal's part in returns, and in the forecast: it improves on zero by (2 part - bet) bet / (1 + part^2)."""
+    """Return the part in returns, and in the forecast: the improvement on zero is (2 part - bet) bet / (1 + part^2)."""
     if truth > 0:  # the best bet
         return (part := float(np.sqrt(truth / (1 - truth)))), part
     return SKILL, SKILL + float(np.sqrt(SKILL**2 - truth * (1 + SKILL**2)))
@@ -67,7 +67,7 @@ def bets(truth: float) -> tuple[float, float]:
 def measure_improvements(
     noise: np.ndarray, variance: np.ndarray, signal: np.ndarray, truth: float
 ) -> dict[str, np.ndarray]:
-    """For each draw whether the interval lay above the improvement of its days, below it, and held that of all days."""
+    """Return for each draw whether the interval misses its days' improvement, and contains that of all days."""
     from sp500 import metrics
 
     part, bet = bets(truth)
@@ -81,7 +81,7 @@ def measure_improvements(
 
 
 def measure_sharpes(noise: np.ndarray) -> dict[str, np.ndarray]:
-    """The same of the Sharpe ratio."""
+    """Return the same for the Sharpe ratio."""
     from sp500 import metrics
 
     true = DRIFT * np.sqrt(metrics.TRADING_DAYS)
@@ -95,7 +95,7 @@ def measure_sharpes(noise: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def measure(days: int, volatility: str, draws: int) -> Iterator[dict[str, Any]]:
-    """The rows of a number of days and a kind of volatility."""
+    """Yield the rows of a number of days and a kind of volatility."""
     generator = np.random.default_rng(days)
     noise, variance = returns(days, draws, generator, volatility)
     for kind in ("news", "slow", "yesterday"):

@@ -1,4 +1,4 @@
-"""How often does the report claim skill, or reliable harm, where there is nothing to forecast?
+"""Frequency of the report's claims of skill, or of reliable harm, if there is nothing to forecast.
 
 Prices are random walks whose daily returns are drawn, one by one, from those of the S&P 500 index of 2013 to 2017: they
 keep its drift and its tails, and no day says anything about the next. Two questions, each by the code that a user runs
@@ -37,12 +37,12 @@ SESSIONS = 4000
 """Sessions of a walk: 16 years, of which about 600 days are validated on and 600 tested on."""
 AXES = {"model.hidden": (8, 16, 32), "train.lr": (1e-3, 3e-3, 1e-2), "model.dropout": (0.0, 0.2)}
 RATE = 0.05
-"""What the report claims for its own errors."""
+"""The rate of errors that the report promises."""
 
 
 @dataclass(frozen=True)
 class Count:
-    """How often something was claimed, with the 95% Clopper-Pearson interval of its rate."""
+    """The number of claims, with the 95% Clopper-Pearson interval of its rate."""
 
     claim: str
     count: int
@@ -59,7 +59,7 @@ class Count:
 
 
 def tally(claim: str, claims: Iterable[bool]) -> Count:
-    """The claims that were made, and the largest number that the rate of errors explains."""
+    """Return the claims that were made, and the largest number that the rate of errors explains."""
     outcomes = list(claims)
     interval = stats.binomtest(sum(outcomes), len(outcomes)).proportion_ci(method="exact")
     limit = int(stats.binom.ppf(0.95, len(outcomes), RATE))
@@ -67,7 +67,7 @@ def tally(claim: str, claims: Iterable[bool]) -> Count:
 
 
 def write_walk(folder: Path, seed: int, signal: float = 0.0) -> Path:
-    """Prices of one random walk on the sessions of the index, as a file; `signal` is its returns' autocorrelation."""
+    """Write prices of one random walk on the index's sessions to a file; `signal` is its returns' autocorrelation."""
     from sp500.config import DataConfig
     from sp500.data import sources
 
@@ -84,7 +84,7 @@ def write_walk(folder: Path, seed: int, signal: float = 0.0) -> Path:
 
 
 def search_claims_skill(seed: int, epochs: int, axes: Mapping[str, Sequence[float]], signal: float) -> bool:
-    """Whether the report of a search on a random walk says that its skill is above the usual 95%."""
+    """Return whether the report of a search on a random walk says that its skill is above the usual 95%."""
     from sp500 import metrics
     from sp500.config import DataConfig, ModelConfig, RunConfig, TrainConfig
     from sp500.report.search.results import newest
@@ -144,7 +144,7 @@ def search_claims_skill(seed: int, epochs: int, axes: Mapping[str, Sequence[floa
 
 
 def linear_verdict(seed: int, epochs: int) -> str:
-    """What the report calls a linear model of a random walk: better | worse | unclear | naive kept."""
+    """Return what the report calls a linear model of a random walk: better | worse | unclear | naive kept."""
     from sp500.config import DataConfig, ModelConfig, RunConfig, TrainConfig
     from sp500.formatting import against_naive
     from sp500.tasks import catalog

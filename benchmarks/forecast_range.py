@@ -1,4 +1,4 @@
-"""How often does a further run lie in the range that the scaling forecast gives?
+"""Share of further runs that lie in the range of the scaling forecast.
 
 Seconds are made by known laws (Gunther's, with and without contention, coherency and a start that grows) and vary from
 run to run by a log-normal factor. Each law is fitted to a few runs; a run with 8 workers is then drawn.
@@ -41,7 +41,7 @@ AHEAD = 8
 
 
 def count_covered(law: tuple[float, ...], counts: Sequence[int], varies: float, draws: int) -> int:
-    """How many of so many further runs lay in the range."""
+    """Return how many of so many further runs lay in the range."""
     from sp500.runs import usl
 
     truth, inside = usl.Law(*law), 0

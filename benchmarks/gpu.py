@@ -1,4 +1,4 @@
-"""What a GPU buys: the loop of training, packs of small models, equal numbers, data that does not fit its memory.
+"""Benchmark of a GPU: the loop of training, packs of small models, equal numbers, data that does not fit its memory.
 
     python benchmarks/gpu.py                           # on a GPU, five minutes at most
     python benchmarks/gpu.py --json | tee gpu.json     # one JSON object per section, as each ends
@@ -63,20 +63,20 @@ class Regression(Task):
     """Sums of squared errors of rows of random numbers, or of random pixels."""
 
     def prepare(self, config: RunConfig) -> Dataset:
-        """Rows of nine numbers, as prices with volumes have them."""
+        """Return rows of nine numbers, as prices with volumes have them."""
         return make_dataset(windows=4_000, length=config.data.window, row=(9,), dtype=config.train.dtype)
 
     def model(self, config: RunConfig, dataset: Dataset) -> nn.Module:
-        """The network, after pixels became numbers."""
+        """Return the network, after pixels became numbers."""
         network = super().model(config, dataset)
         return network if dataset.train.rows.dtype.kind == "f" else nn.Sequential(Scaled(), network)
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Sum of squared errors."""
+        """Return the sum of squared errors."""
         return functional.mse_loss(output[:, 0], target, reduction="sum")
 
     def judge(self, outputs: dict[str, np.ndarray], dataset: Dataset) -> Metrics:
-        """Nothing: only speed is measured."""
+        """Return nothing: only speed is measured."""
         return {"valid": {}, "test": {}, "naive": {}}
 
 
@@ -84,15 +84,15 @@ class NextByte(Regression):
     """Sums of the cross entropies of random bytes."""
 
     def prepare(self, config: RunConfig) -> Dataset:
-        """Windows of random bytes, each with the next byte as its target."""
+        """Return windows of random bytes, each with the next byte as its target."""
         return make_bytes(windows=1_000, length=config.section(TextConfig).context)
 
     def model(self, config: RunConfig, dataset: Dataset) -> nn.Module:
-        """The network, which takes bytes."""
+        """Return the network, which accepts bytes."""
         return Task.model(self, config, dataset)
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Sum of cross entropies over all bytes."""
+        """Return the sum of cross entropies over all bytes."""
         return functional.cross_entropy(output.flatten(0, 1), target.flatten().long(), reduction="sum")
 
 
@@ -100,12 +100,12 @@ class Scaled(nn.Module):
     """Pixels [batch, 1, height, width, channel] as numbers [batch, pixel] from 0 to 1."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scale."""
+        """Scale the pixels."""
         return x.flatten(1).to(torch.get_default_dtype()) / 255
 
 
 def make_dataset(windows: int, length: int, row: tuple[int, ...], dtype: str, held_out: int = 512) -> Dataset:
-    """Rows of random numbers, or of random pixels for uint8. A target depends on its window's first row."""
+    """Make rows of random numbers, or of random pixels for uint8. A target depends on its window's first row."""
     generator = numpy_generator(0, "benchmark")
 
     def part(count: int) -> Windows:
@@ -122,7 +122,7 @@ def make_dataset(windows: int, length: int, row: tuple[int, ...], dtype: str, he
 
 
 def repeat_block(block: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """The block again and again: to draw tens of gigabytes would take minutes."""
+    """Repeat the block: to draw tens of gigabytes would take minutes."""
     rows = np.empty(shape, block.dtype)
     for first in range(0, len(rows), len(block)):
         rows[first : first + len(block)] = block[: len(rows) - first]
@@ -130,7 +130,7 @@ def repeat_block(block: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def make_bytes(windows: int, length: int) -> Dataset:
-    """Random bytes."""
+    """Make random bytes."""
     generator = numpy_generator(0, "benchmark")
 
     def part(count: int) -> Windows:
@@ -210,7 +210,7 @@ PRECISIONS: dict[str, dict[str, object]] = {
 
 
 def settings(model: Mapping[str, object], **train: object) -> RunConfig:
-    """Settings of one training without early stopping, under the name of a task that has such models."""
+    """Return settings of one training without early stopping, under the name of a task that has such models."""
     shared = {"epochs": 3, "early_stop_patience": 0, "lr": 1e-3}
     return RunConfig(
         task={"gpt": "language", "cnn": "images"}.get(str(model["kind"]), "returns"),
@@ -220,7 +220,7 @@ def settings(model: Mapping[str, object], **train: object) -> RunConfig:
 
 
 def measure_training(network: Network, device: torch.device, **train: object) -> Row:
-    """Units per second of the second and third epoch; the first one warms up, and compiles."""
+    """Return units per second of the second and third epoch; the first one warms up, and compiles."""
     on_gpu = device.type == "cuda"
     batch = network.batch if on_gpu else network.cpu_batch or network.batch
     count = batch * (network.gpu_steps if on_gpu else network.cpu_steps)
@@ -243,7 +243,7 @@ def measure_training(network: Network, device: torch.device, **train: object) ->
 
 
 def describe(task: Task, dataset: Dataset, config: RunConfig, result: FitResult, device: torch.device) -> Row:
-    """Throughput and MFU of all epochs but the first, as a record has them."""
+    """Return throughput and MFU of all epochs but the first, as a record has them."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
     warm = replace(
         result,
@@ -266,7 +266,7 @@ def describe(task: Task, dataset: Dataset, config: RunConfig, result: FitResult,
 
 
 def compare_training(section: Section, device: torch.device, quick: bool) -> None:
-    """Every network and precision on the device, and in float32 by the same loop on the CPU."""
+    """Compare every network and precision on the device, and in float32 by the same loop on the CPU."""
     networks = QUICK if quick else NETWORKS
     for precision in ("float32", "bfloat16"):
         for name, network in networks.items():
@@ -294,7 +294,7 @@ class VmapModel(BatchModel):
     def gradients(
         self, x: Tensor, loss: Callable[[Tensor], Tensor], dropout: Dropout | None
     ) -> tuple[Tensor, list[Tensor]]:
-        """Each member's loss [member], and its gradient by each of `tensors`."""
+        """Return each member's loss [member], and its gradient by each of `tensors`."""
         assert dropout is None
 
         def member(tensors: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
@@ -315,7 +315,7 @@ class VmapTrainer(BatchTrainer):
 
 
 def time_pack(kind: type[BatchTrainer], data: TrialData, trials: list[ConfigTrial]) -> tuple[float, dict[str, float]]:
-    """Seconds, and each member's best validation loss. Two members warm up."""
+    """Return seconds, and each member's best validation loss. Two members warm up."""
     for members in (trials[:2], trials):
         started = time.perf_counter()
         results = [result for ended in kind(data, members).run() for result in ended]
@@ -327,7 +327,7 @@ def time_pack(kind: type[BatchTrainer], data: TrialData, trials: list[ConfigTria
 
 
 def measure_packs(members: int, device: torch.device, windows: int, batch: int) -> Row:
-    """Milliseconds per member in one pack, by torch.func's vmap, and alone, of which four are timed."""
+    """Return milliseconds per member in one pack, by torch.func's vmap, and alone, of which four are timed."""
     base = settings({"kind": "mlp", "hidden": 32, "layers": 2, "dropout": 0.0}, batch_size=batch, device=device.type)
     axes = {"train.lr": [1e-3 * 1.1**number for number in range(10)], "train.seed": range(-(-members // 10))}
     trials = space.grid(base, axes)[:members]
@@ -353,7 +353,7 @@ def measure_packs(members: int, device: torch.device, windows: int, batch: int) 
 
 
 def compare_packs(section: Section, device: torch.device, quick: bool) -> None:
-    """108 and 1,000 MLPs of one shape, with rates and seeds of their own."""
+    """Compare 108 and 1,000 MLPs of one shape, with rates and seeds of their own."""
     for members in (6, 10) if quick else (108, 1000):
         windows, batch = (512, 64) if quick else (8192, 256)
         section.measure(f"{members} MLPs, {device.type}", 20, measure_packs, members, device, windows, batch)
@@ -366,12 +366,12 @@ class OneRank(GroupWorker):
     """The only rank of a group, under DDP or FSDP all the same."""
 
     def wrap(self, model: nn.Module, parallel: Parallel, *, find_unused: bool = False) -> nn.Module:
-        """The model under DDP or FSDP."""
+        """Return the model under DDP or FSDP."""
         return self.parallelize(model, parallel, find_unused=find_unused)
 
 
 def train_exactly(network: Network, worker: Worker, parallel: Parallel = "ddp") -> FitResult:
-    """Two epochs in float64, with dropout."""
+    """Train two epochs in float64, with dropout."""
     dataset = (
         make_bytes(24, network.length) if network.model["kind"] == "gpt" else make_dataset(600, 30, (9,), "float64")
     )
@@ -381,7 +381,7 @@ def train_exactly(network: Network, worker: Worker, parallel: Parallel = "ddp") 
 
 
 def measure_gap(first: FitResult, second: FitResult) -> float:
-    """Largest relative difference of training and validation losses over the epochs."""
+    """Return the largest relative difference of training and validation losses over the epochs."""
     pairs = zip(first.epochs, second.epochs, strict=True)
     values = [
         (left, right)
@@ -400,18 +400,18 @@ EXACT = {
 
 
 def measure_device(network: Network, device: torch.device) -> Row:
-    """Gap between the CPU and a GPU."""
+    """Return the gap between the CPU and a GPU."""
     return {"gap": measure_gap(train_exactly(network, SoloWorker(CPU)), train_exactly(network, SoloWorker(device)))}
 
 
 def measure_rank(network: Network, device: torch.device, parallel: Parallel) -> Row:
-    """Gap between no group and a group of one rank."""
+    """Return the gap between no group and a group of one rank."""
     alone, rank = train_exactly(network, SoloWorker(device)), OneRank(0, 1, device)
     return {"gap": measure_gap(alone, train_exactly(network, rank, parallel))}
 
 
 def compare_numbers(section: Section, device: torch.device, quick: bool) -> None:
-    """Losses on the CPU against those on the device, and one rank of DDP and FSDP against no group."""
+    """Compare losses on the CPU with those on the device, and one rank of DDP and FSDP with no group."""
     del quick
     for name, network in EXACT.items():
         if device == CPU:
@@ -430,20 +430,20 @@ def compare_numbers(section: Section, device: torch.device, quick: bool) -> None
 
 
 def copy_at_need(parts: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
-    """Batches of the host on the device, each copied when it is needed."""
+    """Yield batches of the host on the device, each copied when it is needed."""
     for batch in parts:
         yield replace(batch, x=batch.x.to(device), y=batch.y.to(device), windows=batch.windows.to(device))
 
 
 def measure_speed(dataset: Dataset, config: RunConfig, device: torch.device, steps: int) -> float:
-    """Windows per second of so many steps after the first batch."""
+    """Return windows per second of so many steps after the first batch."""
     train = config.train.model_copy(update={"max_steps": steps, "epochs": 1})
     result = fit(Regression(), dataset, config.model_copy(update={"train": train}), SoloWorker(device), splits=())
     return result.samples / result.warm_seconds
 
 
 def measure_large(kind: str, device: torch.device) -> Row:
-    """Windows per second of rows on the host that exceed their share of the GPU's memory, and of rows on the GPU."""
+    """Return windows per second of rows on the host that exceed their share of the GPU's memory, and on the GPU."""
     on_gpu = device.type == "cuda"
     row, dtype, model = {
         "images": ((224, 224, 3) if on_gpu else (8, 8, 3), "uint8", {"kind": "cnn", "hidden": 32, "layers": 3}),
@@ -473,7 +473,7 @@ def measure_large(kind: str, device: torch.device) -> Row:
 
 
 def compare_large(section: Section, device: torch.device, quick: bool) -> None:
-    """Images and arrays of more than a quarter of the GPU's memory, with batches copied ahead and at need."""
+    """Compare images and arrays of more than a quarter of the GPU's memory, with batches copied ahead and at need."""
     del quick
     if device == CPU:
         section.left_out["copies"] = "rows stay where they are without a GPU"
@@ -491,7 +491,7 @@ SECTIONS: dict[str, tuple[Callable[[Section, torch.device, bool], None], float]]
 
 
 def describe_machine(device: torch.device) -> Row:
-    """Versions and devices."""
+    """Return versions and devices."""
     gpu = torch.cuda.get_device_properties(device) if device.type == "cuda" else None
     return {
         "section": "machine",
@@ -516,7 +516,7 @@ def show(stdout: TextIO, report: Row) -> None:
 
 
 def describe_row(row: Row) -> str:
-    """Names and values in a line."""
+    """Return names and values in a line."""
     return ", ".join(
         f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()
     )

@@ -28,7 +28,7 @@ from sp500.training.worker import SoloWorker
 
 
 def recipe(steps: int, source: str) -> RunConfig:
-    """Settings of both sides."""
+    """Return the settings of both sides."""
     return RunConfig(
         task="language",
         text=TextConfig(source=source, max_bytes=1_000_000),
@@ -38,7 +38,7 @@ def recipe(steps: int, source: str) -> RunConfig:
 
 
 def plain(config: RunConfig, dataset: Dataset) -> float:
-    """Bytes per second of a loop of twenty lines."""
+    """Return the bytes per second of a loop of twenty lines."""
     torch.set_num_threads(config.train.threads)
     torch.manual_seed(0)
     model = catalog.build(config.model, dataset)
@@ -59,7 +59,7 @@ def plain(config: RunConfig, dataset: Dataset) -> float:
 
 
 def run_loop(config: RunConfig, dataset: Dataset) -> tuple[float, float]:
-    """Bytes per second of the training loop, evaluation apart, and bits per byte on the validation part."""
+    """Return bytes per second of the training loop, evaluation apart, and bits per byte on the validation part."""
     result = fit(Language(config), dataset, config, SoloWorker(torch.device("cpu")), splits=())
     assert result.best_loss is not None
     return result.samples * dataset.window / result.train_seconds, result.best_loss / 0.6931471805599453

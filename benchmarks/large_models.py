@@ -1,4 +1,4 @@
-"""What micro-batches, gradient checkpointing and bfloat16 cost and save, each in a process of its own, in one run.
+"""Costs and savings of micro-batches, gradient checkpointing and bfloat16, each in a process of its own, in one run.
 
     python benchmarks/large_models.py                  # a GPT of 12 layers, 6 steps, under a minute
     python benchmarks/large_models.py --width 256      # where bfloat16 begins to pay, on a CPU that has it
@@ -35,7 +35,7 @@ Figures = dict[str, float]
 
 
 def measure(layers: int, width: int, steps: int, train: dict[str, object]) -> Figures:
-    """Tokens per second after the first step, MiB above the start, and the last loss per token."""
+    """Return tokens per second after the first step, MiB above the start, and the last loss per token."""
     torch.set_num_threads(1)
     config = RunConfig(
         task="language",

@@ -37,7 +37,7 @@ CPU = torch.device("cpu")
 
 
 def train_once(worker: Worker, folder: Path, parallel: str, ranks: int) -> tuple[float, dict[str, Tensor]]:
-    """The mean loss of the steps, and the weights after them as rank 0 wrote them."""
+    """Return the mean loss of the steps, and the weights after them as rank 0 wrote them."""
     config = RunConfig.model_validate(
         {
             "task": "language",
@@ -56,12 +56,12 @@ def train_once(worker: Worker, folder: Path, parallel: str, ranks: int) -> tuple
 
 
 def first(dataset: Dataset, count: int) -> Windows:
-    """The first windows of the test part."""
+    """Return the first windows of the test part."""
     return replace(dataset.test, starts=dataset.test.starts[:count], targets=dataset.test.targets[:count])
 
 
 def run_rank(rank: int, ranks: int, folder: Path, parallel: str) -> None:
-    """One process of the group; rank 0 leaves its loss next to its checkpoint."""
+    """Run one process of the group; rank 0 leaves its loss next to its checkpoint."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=ranks)
     loss, weights = train_once(GroupWorker(rank, ranks, CPU), folder / "checkpoints", parallel, ranks)
     if rank == 0:
@@ -75,7 +75,7 @@ def run_rank(rank: int, ranks: int, folder: Path, parallel: str) -> None:
 
 
 def measure(ranks: int, parallel: str, folder: Path, alone: tuple[float, dict[str, Tensor]]) -> dict[str, float]:
-    """How far the group is from one process, its seconds, and what all of its processes hold for themselves."""
+    """Return how far the group is from one process, its seconds, and the memory that only its processes hold."""
     folder.mkdir()
     context, started = multiprocessing.get_context("fork"), time.perf_counter()
     group = [context.Process(target=run_rank, args=(rank, ranks, folder, parallel)) for rank in range(ranks)]

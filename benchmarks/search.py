@@ -1,4 +1,4 @@
-"""How the arms of a search compare: ratios of seconds from the start to the exit of one process each.
+"""Comparison of the arms of a search: ratios of seconds from the start to the exit of one process each.
 
 Every search is `experiments/tune.py` as a user calls it, one after the other in this run.
 
@@ -35,7 +35,7 @@ class Search:
 
 
 def measure_ratios(folder: Path, say: Callable[[str], None]) -> dict[str, float]:
-    """All ratios; `say` hears each as it comes."""
+    """Return all ratios; `say` gets each as it is measured."""
     ratios: dict[str, float] = {}
 
     def keep(name: str, value: float) -> None:
@@ -65,7 +65,7 @@ def measure_ratios(folder: Path, say: Callable[[str], None]) -> dict[str, float]
 
 
 def _tiny(folder: Path, count: int, measure: Callable[..., Search]) -> float:
-    """Seconds per trial of a search over that many tiny configs."""
+    """Return the seconds per trial of a search over that many tiny configs."""
     space = folder / f"tiny{count}.yaml"
     space.write_text(f"train.seed: {list(range(count))}\n")
     search = measure(f"tiny{count}", "--mode", "packed", "--space", str(space), *TINY)

@@ -176,7 +176,7 @@ def check_answer(url: str, process: psutil.Popen, log: Path, body: dict[str, Jso
 def measure_server(
     server: Server, folder: Path, flags: argparse.Namespace, body: dict[str, JsonValue], expected: np.ndarray
 ) -> Iterator[dict[str, object]]:
-    """A row per number of clients. Raises SP500Error where the server does not install, start or answer as the run."""
+    """Yield a row per number of clients. Raises SP500Error if the server fails to install, start or answer."""
     python = install_package(server.package, flags.environments) if server.package else Path(sys.executable)
     with start_server(server, python, folder) as (url, process):
         check_answer(url, process, folder / "server.log", body, expected)
@@ -191,13 +191,13 @@ def measure_server(
 
 
 def format_line(cells: Iterable[object]) -> str:
-    """One line of the table."""
+    """Return one line of the table."""
     first, *others = (f"{cell:.2f}" if isinstance(cell, float) else str(cell) for cell in cells)
     return f"{first:<16}" + "".join(f"{cell:>11}" for cell in others)
 
 
 def main() -> None:
-    """Print a row per server and number of clients, or why there is none."""
+    """Print a row per server and number of clients, or the reason for a missing one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=8.0, help="length of each load (default: 8)")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32], help="clients at once (default: 1 8 32)")

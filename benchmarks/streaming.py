@@ -1,4 +1,4 @@
-"""How near the streamed arms come to training straight from memory: ratios within one run, the first epoch apart.
+"""Comparison of the streamed arms with training from memory: ratios within one run, the first epoch apart.
 
 The ceiling is the same loop over the same windows held in memory. The plain Ray Data pipeline on stored windows is what
 one gets without the design of `data/shards.py`; it is kept here to be compared with.
@@ -59,7 +59,7 @@ class Case:
 
 
 def measure_ratios(folder: Path, say: Callable[[str], None]) -> dict[str, float]:
-    """All ratios, each measured side by side in this run; `say` hears each as it comes."""
+    """Return all ratios, each measured side by side in this run; `say` gets each as it is measured."""
     ratios: dict[str, float] = {}
 
     def keep(**numbers: float) -> None:
@@ -80,7 +80,7 @@ def measure_ratios(folder: Path, say: Callable[[str], None]) -> dict[str, float]
 
 
 def _large(folder: Path, keep: Callable[..., None]) -> dict[str, float]:
-    """Ratios of the large set to the small one."""
+    """Return ratios of the large set to the small one."""
     shutil.rmtree(folder / "shards-large", ignore_errors=True)
     small = _case(folder, MLP, SMALL, epochs=3, max_steps=1500)
     started = time.perf_counter()
@@ -110,7 +110,7 @@ def _case(folder: Path, model: ModelConfig, multiplier: int, *, name: str = "sha
 
 
 def _warm(result: FitResult) -> float:
-    """Samples per second of training, the first epoch apart."""
+    """Return samples per second of training, the first epoch apart."""
     later = result.epochs[1:]
     return sum(epoch.samples for epoch in later) / sum(epoch.train_seconds for epoch in later)
 
@@ -145,7 +145,7 @@ def _fresh(folder: Path) -> Run:
 
 
 def _two_processes(case: Case) -> FitResult:
-    """Two processes of plain torch.distributed (gloo), each fed from memory."""
+    """Train by two processes of plain torch.distributed (gloo), each fed from memory."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -174,11 +174,11 @@ class _Stored:
         self._data, self._windows, self._shape = data, windows, shape
 
     def steps(self, batch_size: int) -> int:
-        """Batches per epoch."""
+        """Return the number of batches per epoch."""
         return math.ceil(self._windows / batch_size)
 
     def epoch(self, epoch: int, batch_size: int, *, shuffle: bool, seed: int) -> Iterator[Batch]:
-        """Every window once."""
+        """Yield every window once."""
         del epoch, seed
         options = {"local_shuffle_buffer_size": 8 * batch_size} if shuffle else {}
         for batch in self._data.iter_torch_batches(batch_size=batch_size, **options):
@@ -189,7 +189,7 @@ class _Stored:
 
 
 def _train_on_stored(case: Case, folder: Path) -> FitResult:
-    """One Ray worker over windows that were written to Parquet as they are."""
+    """Train by one Ray worker over windows that were written to Parquet as they are."""
     path = folder / "windows"
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(parents=True)
