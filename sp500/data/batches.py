@@ -137,6 +137,7 @@ class Batches:
         size = math.ceil(total / self._world)
         mine = chosen[self._rank * size : (self._rank + 1) * size]
         count = len(mine)
+        # Never empty: a rank that skipped its step would leave the others waiting in the backward pass.
         mine = mine if count else chosen[:1]
         x = self._gather(self._starts[mine])
         numbers = mine.to(self._device)
@@ -193,6 +194,7 @@ def _hand_over(batch: Batch, copied: torch.cuda.Event, device: torch.device) -> 
     computing = torch.cuda.current_stream(device)
     computing.wait_event(copied)
     for part in (batch.x, batch.y, batch.windows):
+        # Else the allocator gives this memory back to the copying stream while the step still reads it.
         part.record_stream(computing)
     return batch
 

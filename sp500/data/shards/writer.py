@@ -28,7 +28,8 @@ from sp500.errors import DataError
 from sp500.storage import Folder
 
 # A shard holds this many series at most (about 150,000 windows, 4 MiB, of 6 features over 18 years), and a set at least
-# this many shards where it can, so that workers and shuffling have something to choose from.
+# this many shards where it can, so that workers and shuffling have something to choose from. With 64 series per shard
+# the memory of a worker grew more with the size of a set (docs/LOG.md).
 SERIES_PER_SHARD = 32
 SHARDS_AT_LEAST = 16
 SHARD_BYTES = 32 * 2**20
@@ -179,6 +180,8 @@ class SeriesSource:
         )
 
 
+# A union and not a protocol: in Python 3.11 `isinstance` with a protocol evaluates its properties, here a sha256 of all
+# rows.
 Source = SeriesSource | WindowsSource
 """The source from which a set is made."""
 
@@ -214,6 +217,7 @@ def _encode(source: Source, number: int) -> tuple[bytes, tuple[int, ...], int]:
         compression="none",  # noise does not compress
         use_dictionary=False,
         write_statistics=False,
+        # Without checksums, flipped bytes in a page are read without an error.
         write_page_checksum=True,
     )
     return buffer.getvalue(), segments, windows
