@@ -30,7 +30,8 @@ from sp500.seeding import derive
 if TYPE_CHECKING:  # tasks that read import this file, and would wait two seconds for torch
     from sp500.data.shards.stream import Chunks
 
-# Tasks that read at once for a worker, and what each takes of a CPU.
+# Tasks that read at once for a worker, and what each takes of a CPU. Four start later: the first epoch waited 4.6 s for
+# them, and 2.9 s for two (docs/LOG.md).
 READERS = 2
 READER_CPUS = 0.25
 PACE_SECONDS = 0.02
@@ -70,6 +71,7 @@ def build_dataset(shards: ShardSet, mine: list[Shard], *, shuffle: bool, seed: i
     _quiet()
     dataset = ray.data.from_items([{NAME: shard.name} for shard in mine], override_num_blocks=len(mine))
     if shuffle:
+        # Without reseeding, every pass would have the same order.
         order = RandomSeedConfig(seed=derive(seed, "shards", rank) % 2**31, reseed_after_execution=True)
         dataset = dataset.randomize_block_order(seed=order)
     readers = TaskPoolStrategy(size=READERS)
@@ -108,6 +110,8 @@ def _put_passes(dataset: ray.data.DataIterator, shards: ShardSet, epochs: int, a
     """Put the chunks of each pass, and None after it."""
     reads = False
     for _ in range(epochs):
+        # Whole blocks, which Stream shuffles: batches of Ray's local shuffle buffer may be short in the middle of a
+        # pass, so that ranks would differ in their steps (https://github.com/ray-project/ray/issues/66085).
         for table in dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=1):
             if FAULT in table.column_names:
                 raise DataError(table.column(FAULT)[0].as_py())

@@ -90,6 +90,7 @@ def fit_on_ray(
         torch_config=TorchConfig(backend="nccl" if gpu else "gloo", timeout_s=COLLECTIVE_SECONDS),
         scaling_config=_scaling(config.num_workers, share, gpu=gpu, spread=spread),
         datasets=_datasets(shards, config) if shards else None,
+        # Not split: Ray hands blocks to the rank that asks first, so ranks would end at different steps.
         dataset_config=DataConfig(datasets_to_split=[]),
         run_config=TrainRunConfig(name="train", storage_path=str(storage), failure_config=FAILURES),
     )

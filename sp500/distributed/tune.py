@@ -103,6 +103,7 @@ class RayArm(ConfigArm):
                 num_samples=-1,
                 # Also how many actors may be on their way at once: Tune's default for a searcher is one.
                 max_concurrent_trials=self._slots,
+                # A new actor first imports torch and Tune: 2.5 s for each pack (docs/LOG.md).
                 reuse_actors=True,
             ),
             run_config=tune.RunConfig(

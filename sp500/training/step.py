@@ -80,6 +80,7 @@ class Stepper:
                 output = self._wrapped(part.x)
             output = output.float()
         loss = self._task.loss(output, part.y)
+        # It still runs backward: the other ranks wait there for its gradients.
         if not part.count:
             loss = loss * 0.0
         # Ranks' gradients are averaged; times world over total makes that the mean over the global batch.

@@ -170,6 +170,7 @@ class GroupWorker:
         if not isinstance(like, DTensor):  # a buffer
             return whole
         moved = whole.to(self.device)
+        # None: every rank has read the whole tensor, so nothing is sent.
         return distribute_tensor(moved, like.device_mesh, like.placements, src_data_rank=None)
 
     def total(self, value: Tensor) -> Tensor:

@@ -58,7 +58,10 @@ class Collector(Generic[T]):
         """Ids of trials that were taken and have no result yet."""
 
     def __getstate__(self) -> dict[str, object]:
-        """Return an empty state for a pickled copy: after a kill only the ledger counts."""
+        """Return an empty state. Tune pickles its callbacks, and a progress bar has a lock, which cannot be pickled.
+
+        Nothing is lost: after a kill only the ledger counts.
+        """
         return {}
 
     @property
