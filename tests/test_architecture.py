@@ -59,6 +59,24 @@ def test_every_module_and_everything_public_has_a_docstring():
     assert missing == []
 
 
+# A noun phrase or a relative clause says what the value is, and not what the call does. Properties may be nouns.
+NO_VERB = {"What", "Whether", "Where", "Which", "How", "Why", "Who", "When", "That", "As", "The", "A", "An", "Its"}
+
+
+def is_property(function: ast.AST) -> bool:
+    return any("property" in ast.unparse(decorator) for decorator in function.decorator_list)
+
+
+def test_no_docstring_of_a_function_begins_with_a_noun_phrase_or_a_relative_clause():
+    docstrings = {
+        f"{name(path)}:{node.lineno} {node.name}": docstring.splitlines()[0]
+        for path in SOURCES
+        for node in ast.walk(parsed(path))
+        if isinstance(node, Function) and not is_property(node) and (docstring := ast.get_docstring(node))
+    }
+    assert {function: line for function, line in docstrings.items() if line.split()[0].strip(",.:") in NO_VERB} == {}
+
+
 def test_no_module_has_a_name_without_meaning():
     assert {path.stem for path in SOURCES}.isdisjoint({"utils", "util", "helpers", "common", "misc"})
 
