@@ -76,7 +76,7 @@ class IOConfig(Frozen):
     run_name: Annotated[str | None, Alias("--name")] = setting(None, agents="short")
     """Name of this run's folder. Default: made from experiment, model and time."""
     archive: str | None = None
-    """s3://BUCKET/PREFIX or file:///FOLDER that the run is copied to while it goes on. Default: no copy. Credentials
+    """s3://BUCKET/PREFIX or file:///FOLDER that the run is copied to while it runs. Default: no copy. Credentials
     come from the environment."""
 
     @field_validator("archive")
@@ -116,7 +116,7 @@ class RunConfig(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _read_sections(cls, settings: Any) -> Any:
-        """Read the section of the task. Sections of other tasks may stay where they have their defaults."""
+        """Read the section of the task. Sections of other tasks may stay if they have their defaults."""
         if not isinstance(settings, Mapping):
             return settings
         check_settings(settings)  # settings are kept in records and repeated in messages
@@ -196,7 +196,7 @@ class RunConfig(Frozen):
         return dict(self.__pydantic_extra__ or {})
 
     def section(self, of: type[S]) -> S:
-        """Return the section of this class, or its defaults where the settings have none."""
+        """Return the section of this class, or its defaults if the settings have none."""
         return next((section for section in self.sections.values() if isinstance(section, of)), of())
 
     @property
@@ -205,7 +205,7 @@ class RunConfig(Frozen):
         return None if self.task in kinds.tasks() else reference.parse(self.task, "task", kinds.tasks())
 
     def give(self, named: Mapping[str, Any]) -> None:
-        """Count the task and the model as given by the user where `named`, plain settings of the user's, has them."""
+        """Count the task and the model as given by the user if `named`, plain settings of the user's, has them."""
         model = named.get("model")
         kind = model.get("kind") if isinstance(model, Mapping) else getattr(model, "kind", None)
         for text, own in ((named.get("task"), self.own_task), (kind, self.model.own)):
@@ -229,7 +229,7 @@ class RunConfig(Frozen):
         return self.model_copy(update=changes)
 
     def check_own(self) -> None:
-        """Import the user's task and model where they may run here, and check them.
+        """Import the user's task and model if they may run here, and check them.
 
         So that a wrong one is refused before there is a folder of its name. What may not run is refused later, by the
         folder that it came with. Raises ConfigError.

@@ -32,12 +32,12 @@ def models() -> Mapping[str, type[ModelConfig]]:
 
 
 def default_task() -> str:
-    """Return the name of the task where none is given."""
+    """Return the name of the task if none is given."""
     return next(iter(tasks()))
 
 
 def default_model() -> str:
-    """Return the kind of model where none is given."""
+    """Return the kind of model if none is given."""
     default: str = import_module("sp500.models.settings").DEFAULT
     return default
 

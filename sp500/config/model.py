@@ -60,7 +60,7 @@ class ModelConfig(Frozen):
     @model_validator(mode="wrap")
     @classmethod
     def _read(cls, settings: Any, handler: Callable[[Any], Any]) -> Any:
-        """Read plain settings as those of their kind. A key of another kind may stay where it has its default."""
+        """Read plain settings as those of their kind. A key of another kind may stay if it has its default."""
         if not isinstance(settings, Mapping):
             return handler(settings)
         if cls is ModelConfig:
@@ -73,7 +73,7 @@ class ModelConfig(Frozen):
 
     @classmethod
     def all_fields(cls) -> Mapping[str, FieldInfo]:
-        """Return every setting of this kind, or of all kinds where this is the base of them."""
+        """Return every setting of this kind, or of all kinds if this is the base of them."""
         if cls is not ModelConfig:
             return cls.model_fields
         owners: list[type[ModelConfig]] = [*kinds.models().values(), OwnModel]
@@ -114,7 +114,7 @@ class ModelConfig(Frozen):
 
     @property
     def work(self) -> int:
-        """About how much a window costs, as hidden x layers; the default's where it has neither."""
+        """About how much a window costs, as hidden x layers; the default's if it has neither."""
         return int(str(self.used.get("hidden", 64))) * int(str(self.used.get("layers", 2)))
 
     @property

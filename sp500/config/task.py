@@ -38,7 +38,7 @@ class TaskKind:
     scales_targets: ClassVar[bool] = False
     """Whether its loss is on targets that are scaled as data.norm says."""
     binary: ClassVar[str] = ""
-    """Name of the task that an npz file with targets of 0 and 1 alone asks for."""
+    """Name of the task that an npz file with targets of only 0 and 1 asks for."""
     real: ClassVar[bool] = True
     """Whether its data come from the world, so that a source is worth naming."""
     packs: ClassVar[bool] = False

@@ -14,7 +14,7 @@ PLACES = frozenset(
 )
 """Keys of `train` that say how and where the numbers are computed, and do not decide them."""
 LATER_KEYS = ("amp", "schedule", "warmup", "lr_end", "decay")
-"""Keys of `train` that count in a fingerprint where they are not the default, since older runs do not have them."""
+"""Keys of `train` that count in a fingerprint if they are not the default, since older runs do not have them."""
 
 
 class TrainConfig(Frozen):
@@ -44,7 +44,7 @@ class TrainConfig(Frozen):
     dtype: Literal["float32", "float64"] = setting("float32", agents=True)
     """Number type of data, weights and optimiser."""
     device: Literal["auto", "cpu", "cuda"] = setting("auto", agents=True)
-    """auto: a GPU where there is one."""
+    """auto: a GPU if there is one."""
     threads: int = Field(1, ge=0)
     """CPU threads per process; 0: all cores. One is fastest for models of this size."""
     micro_batch: int = setting(0, ge=0, agents=True)
@@ -64,10 +64,10 @@ class TrainConfig(Frozen):
     recompute: bool = setting(False, agents=True)
     """Gradient checkpointing: compute the activations of repeated layers again in the backward pass."""
     compile: bool = setting(False, agents=True)
-    """Compile the model with torch.compile: a minute at the start, and a C++ compiler where there is no GPU."""
+    """Compile the model with torch.compile: a minute at the start, and a C++ compiler if there is no GPU."""
     checkpoint: Literal["auto", "whole", "sharded"] = setting("auto", agents=True)
     """State of a model that fsdp splits: whole: rank 0 gathers and writes it | sharded: each worker writes its part |
-    auto: sharded where the whole takes over a quarter of a host's memory."""
+    auto: sharded if the whole takes over a quarter of a host's memory."""
     checkpoint_steps: int = setting(0, ge=0, agents=True)
     """Steps between checkpoints inside an epoch; 0: only at the end of each."""
     keep: Literal["best", "all"] | Annotated[int, Field(gt=1)] = setting("best", agents=True)

@@ -25,7 +25,7 @@ OHLCV_FEATURES = ("range", "gap", "volume_change")
 class Series:
     """One ticker's features, first row to last without a hole.
 
-    dates [day]; x [day, feature]; y [day], the log return over the next `horizon` days, NaN where not known yet.
+    dates [day]; x [day, feature]; y [day], the log return over the next `horizon` days, NaN if not known yet.
     """
 
     ticker: str

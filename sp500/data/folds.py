@@ -25,7 +25,7 @@ from sp500.runs.results import DataCard, FoldDates
 class Folds:
     """The data from which every fold is made, a few megabytes. Folds are counted from 1.
 
-    `blind`: whether the config was chosen without the fold's test dates; None where that is not known.
+    `blind`: whether the config was chosen without the fold's test dates; None if that is not known.
     """
 
     config: DataConfig

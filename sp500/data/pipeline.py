@@ -199,7 +199,7 @@ def leak_notes(table: Features, last: np.datetime64, horizon: int) -> list[str]:
     """Return a note on each feature that knows too much of the next return up to a date, with its column of prices.
 
     By the larger of Pearson's and Spearman's correlation with the return of the next day and with the target. That of
-    the last return with the next is the autocorrelation, which is strong where a column holds returns and not prices.
+    the last return with the next is the autocorrelation, which is strong if a column holds returns and not prices.
     """
     strongest: dict[str, tuple[float, list[str]]] = {}
     for series in (until(whole, last) for whole in table.series):

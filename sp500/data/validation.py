@@ -77,7 +77,7 @@ class Fault:
 
     rule: str
     ticker: str
-    """* where it is a fault of the dates, which all tickers share."""
+    """* if it is a fault of the dates, which all tickers share."""
     date: str
     detail: str
     repaired: bool = False

@@ -28,9 +28,9 @@ class Windows:
     """Windows of one split.
 
     rows [row, ...], for prices [row, feature] of the run's number type; starts [window], the first row of each; targets
-    [window], a float or a class number (MASKED: none), or [window, row] where each row of a window has one; length,
+    [window], a float or a class number (MASKED: none), or [window, row] if each row of a window has one; length,
     rows per window.
-    `index` names each window where it came from prices: date, ticker, return (realised over the horizon) and previous
+    `index` names each window if it came from prices: date, ticker, return (realised over the horizon) and previous
     (the horizon before, known on that date).
     """
 
@@ -56,10 +56,10 @@ class Dataset:
 
     outputs: numbers that a model gives per target. target_scale is what targets were divided by: a forecast is the
     model's output times it. naive_output is where training starts, so that the untrained model is the naive forecast:
-    the training mean of the targets, or its log odds where they are 0 and 1. `card` says where the data came from, as
-    the record keeps it; its counts and hash are added where they are not there, so that changed data is noticed.
+    the training mean of the targets, or its log odds if they are 0 and 1. `card` says where the data came from, as
+    the record keeps it; its counts and hash are added if they are not there, so that changed data is noticed.
     `state` is plain data that was fitted on the training part, such as means: the run keeps it, and a task makes a
-    model from it, also where the windows are no longer there.
+    model from it, also if the windows are no longer there.
     """
 
     train: Windows
@@ -100,14 +100,14 @@ class Dataset:
 
     @property
     def sha256(self) -> str:
-        """Hash of the source data. Empty for data that the settings alone determine."""
+        """Hash of the source data. Empty for data that only the settings determine."""
         return self.card.get("sha256", "")
 
 
 def compute_naive_output(targets: np.ndarray, *, direction: bool) -> float:
     """Return `Dataset.naive_output` for these training targets: their mean, or the log odds of those above 0.
 
-    Raises DataError where none is known.
+    Raises DataError if none is known.
     """
     known = targets[np.isfinite(targets)].astype(np.float64)
     if not len(known):

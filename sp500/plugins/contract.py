@@ -58,7 +58,7 @@ def load_task(own: Reference) -> Any:
 
 
 def load_model(own: Reference, options: Mapping[str, Any]) -> Callable[..., Any]:
-    """Return what makes a model of the user's. Raises ConfigError where these options do not fit it."""
+    """Return what makes a model of the user's. Raises ConfigError if these options do not fit it."""
     maker: Callable[..., Any] = source.load(own)
     where = f"{own.path.name}: {own.name}"
     if isinstance(maker, type):
@@ -104,7 +104,7 @@ def _find_class(method: Callable[..., object]) -> str:
 
 
 def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters of a call; none where Python does not know them."""
+    """Return the parameters of a call; none if Python does not know them."""
     try:
         return inspect.signature(function).parameters
     except ValueError:

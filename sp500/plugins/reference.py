@@ -24,7 +24,7 @@ HOW = "FILE.py:NAME or package.module:NAME"
 
 @dataclass(frozen=True)
 class Reference:
-    """A class or function of a Python file; `module` is its name where it is imported by that."""
+    """A class or function of a Python file; `module` is its name if it is imported by that."""
 
     path: Path
     name: str
@@ -39,12 +39,12 @@ class Reference:
 
     @property
     def sha256(self) -> str:
-        """Hash of the file. Raises ConfigError where it cannot be read."""
+        """Hash of the file. Raises ConfigError if it cannot be read."""
         return hashlib.sha256(self.source).hexdigest()
 
     @property
     def source(self) -> bytes:
-        """The file. Raises ConfigError where it cannot be read."""
+        """The file. Raises ConfigError if it cannot be read."""
         try:
             status = self.path.stat()
             return _read(self.path, status.st_mtime_ns, status.st_size)

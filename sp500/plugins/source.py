@@ -67,7 +67,7 @@ def _import(reference: Reference) -> types.ModuleType:
 def describe(error: Exception, *references: Reference | None) -> str:
     """Return a description of an error, with the last line of these files in which it happened."""
     named = [reference for reference in references if reference]
-    # A run's copy is not imported again where the file that was copied is.
+    # A run's copy is not imported again if the file that was copied is.
     files = [str(reference.path) for reference in named]
     files += [str(_modules[reference.sha256].__file__) for reference in named if reference.sha256 in _modules]
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]

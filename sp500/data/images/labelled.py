@@ -29,7 +29,7 @@ class Labelled:
 
 @dataclass(frozen=True)
 class Source:
-    """Images for training, and for validation and test where the source has them as parts of their own."""
+    """Images for training, and for validation and test if the source has them as parts of their own."""
 
     name: str
     train: Labelled

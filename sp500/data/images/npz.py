@@ -1,4 +1,4 @@
-"""Images in an npz file: x_train and y_train, and x_test and y_test where the test is apart, as Keras names them."""
+"""Images in an npz file: x_train and y_train, and x_test and y_test if the test is apart, as Keras names them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """From documents to windows of bytes whose targets are the next bytes.
 
-The last part of the text is the test, and the part before it the validation. Cuts lie between documents where there are
+The last part of the text is the test, and the part before it the validation. Cuts lie between documents if there are
 three or more, so none is on both sides; one or two are cut by position, with one context left out at each cut.
 """
 

@@ -27,7 +27,7 @@ class TextConfig(Frozen):
     """Key of the answer."""
     tokenizer: str = setting("", agents=AgentFiles(frozenset({".json"}), frozenset({"bytes", "bpe"})))
     """bytes | bpe (trained on the training part) | model (that of model.path) | FOLDER | tokenizer.json. Default:
-    bytes; for hf its own, or bpe where its folder has none. All but bytes need sp500[llm]."""
+    bytes; for hf its own, or bpe if its folder has none. All but bytes need sp500[llm]."""
     vocabulary: int = setting(2048, gt=256, agents=True)
     """Tokens of bpe."""
     pack: Literal["stream", "documents"] = setting("stream", agents=True)
