@@ -34,7 +34,7 @@ LIMITS: dict[str, object] = {
 }
 PROBE_SECONDS = 5.0
 """Time for the kubelet to probe each proxy (readinessProbe of cluster/rayservice.yaml) and report it ready."""
-# uvicorn in Ray's proxies takes heads of any size for any time. Ray calls this before they listen.
+# uvicorn in Ray's proxies accepts heads of any size for any time. Ray calls this before they listen.
 LIMITED_PROXY = {"RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "sp500.serving.connections:limit_uvicorn"}
 REQUEST_SECONDS = 30.0
 """Longest wait for an answer; Ray has no limit by default. Status 408 after that."""
@@ -46,7 +46,7 @@ DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 def application(factory: Callable[[], Any], *, replicas: int = 1, gate: int = 0) -> serve.Application:
     """Return the HTTP application that `factory` makes, as a deployment `model`.
 
-    `factory` is called in every replica. It takes nothing, and what it holds travels by pickle. With the
+    `factory` is called in every replica. It has no arguments, and what it holds travels by pickle. With the
     proxies' port as `gate` the whole counts as running when requests can reach it: KubeRay sends them to a new cluster
     at that moment.
     """

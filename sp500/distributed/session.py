@@ -61,7 +61,7 @@ LOCAL_ENVIRONMENT = {
 
 
 JOINABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-# Ray gives its raylet 30 s to answer, which it exceeds where several others use each core (docs/LOG.md).
+# Ray gives its raylet 30 s to answer, which it exceeds if several others use each core (docs/LOG.md).
 STARTS, SLOW_START = 3, "node timed out during startup"
 # How long an interrupted call may take to end by itself.
 STOP_SECONDS = 10
@@ -88,7 +88,7 @@ def connect() -> Iterator[None]:
 
 
 class BackgroundRay:
-    """A connection to Ray that begins and ends in a thread of its own, while this one goes on.
+    """A connection to Ray that begins and ends in a thread of its own, while this one continues.
 
     One thread does both: the kernel ends the processes of a local cluster with the thread that started them.
     """
@@ -109,11 +109,11 @@ class BackgroundRay:
         return int(preflight.most()["CPU"])
 
     def begin_end(self) -> None:
-        """Let Ray end, without waiting for it."""
+        """Begin to end Ray, without waiting for it."""
         self._ending.set()
 
     def end(self) -> None:
-        """Return when Ray has ended."""
+        """End Ray, and wait until it has ended."""
         self._ending.set()
         self._thread.join()
 
@@ -166,7 +166,7 @@ def _join(address: str) -> Iterator[None]:
 
 @contextmanager
 def _name_address(address: str) -> Iterator[None]:
-    """Raise ResourcesError where the cluster of this address cannot be reached in the block."""
+    """Raise ResourcesError if the cluster of this address cannot be reached in the block."""
     try:
         yield
     except (ConnectionError, grpc.FutureTimeoutError) as error:
@@ -180,7 +180,7 @@ def _name_address(address: str) -> Iterator[None]:
 def _wait_for_answer(address: str) -> None:
     """Wait until a server of gRPC answers. `ray.init` would ask for ever, and not notice a signal.
 
-    Raises ConnectionError without a cluster on this machine, FutureTimeoutError where none answers in time.
+    Raises ConnectionError without a cluster on this machine, FutureTimeoutError if none answers in time.
     """
     if "://" in address:  # the client of ray:// has a limit of its own
         return
@@ -216,7 +216,7 @@ def build_job_config() -> JobConfig:
 
 @contextmanager
 def private_session() -> Iterator[None]:
-    """Let the clusters started in the block keep their sessions in a folder closed to other users, removed at its end.
+    """Keep sessions of clusters that the block starts in a folder closed to other users, removed at its end.
 
     Ray opens /tmp/ray and the sessions in it to all: another user could replace a socket. The token that guards Ray's
     ports is made for its owner alone, too. The folder is passed in RAY_TMPDIR, since `ray.cluster_utils.Cluster` writes
@@ -240,11 +240,11 @@ def private_session() -> Iterator[None]:
 
 @contextmanager
 def _on_loopback() -> Iterator[None]:
-    """Let Ray listen only on 127.0.0.1 in the block, as it does if no node may join: on Windows and macOS.
+    """Make Ray listen only on 127.0.0.1 in the block, as it does if no node may join: on Windows and macOS.
 
     `ray.init` replaces the address 127.0.0.1 of a node by the machine's own. The variable is for Ray's processes: this
     one read it when it imported Ray. Both are as before afterwards, since a process that joins a cluster needs that.
-    What is left: a replica of Ray Serve takes calls of other replicas on all addresses, for those who have the token
+    What is left: a replica of Ray Serve accepts calls of other replicas on all addresses, for those who have the token
     (fixed in Ray 2.60).
     """
     ray_constants.ENABLE_RAY_CLUSTER, before = False, ray_constants.ENABLE_RAY_CLUSTER

@@ -1,7 +1,7 @@
 """Ray Train: `fit` over N workers.
 
 The driver prepares the data once and puts it into the object store; workers read it from there without a copy. A lost
-worker restarts the group, which goes on from the run's own last checkpoint.
+worker restarts the group, which continues from the run's own last checkpoint.
 """
 
 from __future__ import annotations

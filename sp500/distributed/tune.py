@@ -68,7 +68,7 @@ class RayArm(ConfigArm):
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Let Ray end."""
+        """Begin to end Ray."""
         self._background.begin_end()
 
     def split(self, trials: Sequence[ConfigTrial]) -> list[list[ConfigTrial]]:

@@ -65,7 +65,7 @@ def build(config: ModelConfig, shape: Shape, copies: int = COPIES) -> nn.Module:
     forecast: the training mean or its log odds. Random weights there forecast with 0.7 times the spread of the targets,
     which daily returns never justify, and early stopping then keeps much of that noise (docs/LOG.md).
 
-    Raises MemoryError where `copies` of the weights do not fit this machine's or container's memory. A node of
+    Raises MemoryError if `copies` of the weights do not fit this machine's or container's memory. A node of
     Kubernetes grants any allocation (kubelet sets vm.overcommit_memory to 1), and would kill the whole pod while it is
     filled.
     """

@@ -1,4 +1,4 @@
-"""The built-in models: the settings of each kind, and where its network is. No torch is imported here."""
+"""The built-in models: the settings of each kind, and the place of its network. No torch is imported here."""
 
 from __future__ import annotations
 

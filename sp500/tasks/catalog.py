@@ -19,9 +19,9 @@ from sp500.training.task import Task
 def resolve(config: RunConfig) -> RunConfig:
     """Return the settings with the task that an npz file's targets imply, and a model's path from the root.
 
-    Targets of 0 and 1 alone mean direction.
+    Targets of only 0 and 1 mean direction.
 
-    The user's task and model are imported here, before any data is loaded. Raises ConfigError where that fails.
+    The user's task and model are imported here, before any data is loaded. Raises ConfigError if that fails.
     """
     if config.own_task:
         contract.load_task(config.own_task)

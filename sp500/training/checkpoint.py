@@ -143,7 +143,7 @@ class Checkpoints:
         """Return the newest undamaged snapshot and the best weights up to it; None if there is none.
 
         Tensors are as this worker holds those of `like`, else whole; all workers call it. Each damaged version is named
-        in a warning. Raises CheckpointError for another configuration's checkpoint, and where workers see different
+        in a warning. Raises CheckpointError for another configuration's checkpoint, and if workers see different
         ones.
         """
         newest_first = versions.of(self.folder)[::-1]

@@ -61,7 +61,7 @@ class FitResult:
     matmul_flops_per_second: float | None = None
     """Operations per second of a matrix product on all workers' devices together, if measured."""
     device_name: str = ""
-    """Of a GPU, where that was measured: NVIDIA H100 80GB HBM3."""
+    """Of a GPU, if that was measured: NVIDIA H100 80GB HBM3."""
 
     @property
     def samples(self) -> int:

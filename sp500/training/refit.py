@@ -37,7 +37,7 @@ def fit_with(
     first = folder / "checkpoints"
     if not config.train.refit:
         return fit_one(config, dataset, first), None, dataset
-    # `checkpoints` are always those of the model that is judged, so that the run's model is loaded from there alone.
+    # `checkpoints` are always those of the model that is judged, so that the run's model is loaded only from there.
     choice = folder / "checkpoints-choice"
     result = fit_one(config, dataset, choice)
     if not result.best_epoch:

@@ -26,7 +26,7 @@ FILES = "shard-*.safetensors"
 def write(folder: Path, parts: dict[str, Tensors], worker: Worker) -> dict[str, str]:
     """Write this worker's part of tensors, by group and name; all workers call it. On rank 0: sha256 by file.
 
-    Raises OSError on all workers where one cannot write.
+    Raises OSError on all workers if one cannot write.
     """
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.default_planner import DefaultSavePlanner

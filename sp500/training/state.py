@@ -39,7 +39,7 @@ class TrainingState:
     untrained_loss: float | None = None
     """Validation loss of the untrained model."""
     partial: PartialEpoch | None = None
-    """The epoch after `epoch`, where it is under way."""
+    """The epoch after `epoch`, if it is under way."""
 
     def start(self, valid_loss: float) -> None:
         """Record the validation loss of the untrained model. An epoch has to improve on it to be the best."""

@@ -69,7 +69,7 @@ class Generative(Protocol):
 
 @runtime_checkable
 class Continuing(Protocol):
-    """A task whose model goes on with a text."""
+    """A task whose model continues a text."""
 
     def generate(self, model: nn.Module, dataset: Dataset, start: bytes, length: int, seed: int) -> bytes:
         """Return the bytes of `length` tokens after `start`, each drawn with the probability that the model gives."""

@@ -191,7 +191,7 @@ def choices(name: str, values: Mapping[str, Sequence[Any]]) -> Space:
 def read(entry: Any, *, whole: bool) -> Axis:
     """Return the axis that a value in a YAML file means: one value, a list, or low and high.
 
-    Whole ends give whole numbers where `whole` says that the setting takes such. Raises ValueError with what is wrong.
+    Whole ends give whole numbers if `whole` says that the setting takes such. Raises ValueError with what is wrong.
     """
     if isinstance(entry, list):
         return Choice(tuple(entry))

@@ -63,7 +63,7 @@ class TrialTimeout(SP500Error):
 def deadline(seconds: float | None) -> Iterator[None]:
     """Raise TrialTimeout in the block when it takes longer; None: never.
 
-    By SIGALRM, which reaches the main thread alone and waits for a call into C to return.
+    By SIGALRM, which reaches only the main thread and waits for a call into C to return.
     """
     if seconds is None:
         yield

@@ -1,6 +1,6 @@
 """Suggesters of the next trials: all of a grid, random draws, or guesses from the results so far.
 
-Every method tries a fixed number of different trials and takes results of an earlier, interrupted search, so a resumed
+Every method tries a fixed number of different trials and uses results of an earlier, interrupted search, so a resumed
 search tries what is left of that number and nothing twice. Draw n comes from a random stream of its own: grid and
 random search try the same trials whenever they were stopped; so does TPE if the same results came in the same
 order before the same guess.
@@ -27,7 +27,7 @@ METHODS = {
     "tpe": "sp500.tuning.guesses:Tpe",
     "gp": "sp500.tuning.guesses:Gp",
 }
-"""Suggesters by the name of their method; each is imported where a search takes it."""
+"""Suggesters by the name of their method; each is imported when a search uses it."""
 # Draws in a row that are invalid or were tried before: ten times the trials of the largest space that is counted.
 DRAWS = 100_000
 
@@ -53,7 +53,7 @@ class Candidates(Generic[T]):
     count: Callable[[], int | None]
     """Returns how many there are; None: infinitely many, or too many to count. Raises ConfigError for a wrong space."""
     build: Callable[[Overrides], T | None]
-    """Returns the trial with these overrides, or None where they are not valid."""
+    """Returns the trial with these overrides, or None if they are not valid."""
 
 
 class Suggester(ABC, Generic[T]):
@@ -86,7 +86,7 @@ def load_method(method: str) -> type[Suggester[Any]]:
 def count_trials(method: str, candidates: Candidates[T], total: int | None) -> int:
     """Return how many trials the method tries if `total` are asked for, or None: all of a grid.
 
-    Raises ConfigError for a space that cannot be searched, for a range without `total`, and where a method that draws
+    Raises ConfigError for a space that cannot be searched, for a range without `total`, and if a method that draws
     would run out of different trials.
     """
     where = f"search space {candidates.space.name}"

@@ -30,7 +30,7 @@ class TrialData:
 
 
 Datasets = Mapping[str, TrialData | str]
-"""Data by `key`; where it cannot be made, the reason."""
+"""Data by `key`; if it cannot be made, the reason."""
 
 
 def key(config: RunConfig) -> str:

@@ -131,7 +131,7 @@ def _load(net: nn.Module, shape: Shape, architecture: str, path: Path) -> nn.Mod
             path, " and ".join(left_out), classes, shape.outputs,
         )  # fmt: skip
     state |= {name: fresh[name] for name in left_out}
-    # timm resizes embeddings of positions and the first convolution. Its own check of names is off where the number of
+    # timm resizes embeddings of positions and the first convolution. Its own check of names is off if the number of
     # classes differs from the original's, so the file gets a head of the right shape and counts as the original.
     as_original = {"state_dict": state, "num_classes": shape.outputs, "label_offset": 0}
     try:

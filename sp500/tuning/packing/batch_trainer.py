@@ -109,7 +109,7 @@ class BatchTrainer:
     """Trains the members of a pack, which have the same shape, as one model.
 
     `timeout`: seconds that a member's share of the time may be. `halving`: of the members there, at about 1/halving**2
-    and 1/halving of the epochs, only the best 1/halving go on (successive halving, Jamieson and Talwalkar 2016).
+    and 1/halving of the epochs, only the best 1/halving continue (successive halving, Jamieson and Talwalkar 2016).
     """
 
     model: type[BatchModel] = BatchModel
@@ -194,7 +194,7 @@ class BatchTrainer:
         if epoch not in rungs:
             return []
         left = [place for place in range(len(self.members)) if place not in ended]
-        # By trained epochs: where none beats the naive forecast, members with that one best loss would tie.
+        # By trained epochs: if none beats the naive forecast, members with that one best loss would tie.
         left.sort(key=lambda place: self.members[place].trained_loss)
         return left[-(-len(left) // self._halving) :]
 

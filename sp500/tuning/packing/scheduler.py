@@ -1,7 +1,7 @@
 """Packs of configs that train together: their order, their processes, and the handling of failures.
 
 A pack's process is a fork of this one: it starts in milliseconds with the libraries and the data that this process has
-loaded. A process takes one thread, so there are as many as cores. On a GPU, or where a trial asks for several threads,
+loaded. A process takes one thread, so there are as many as cores. On a GPU, or if a trial asks for several threads,
 packs run one after another in this process, since CUDA and OpenMP do not survive a fork.
 """
 
@@ -205,7 +205,7 @@ def _start(data: TrialData | str, pack: list[ConfigTrial], limits: Limits) -> tu
 
 
 def _train(sender: Connection, data: TrialData | str, pack: list[ConfigTrial], limits: Limits) -> None:
-    # The parent handles Ctrl-C, and a SIGTERM to the child alone ends it.
+    # The parent handles Ctrl-C, and a SIGTERM only to the child ends it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
