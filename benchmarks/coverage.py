@@ -7,7 +7,7 @@ their volatility and signals. The true Sharpe ratio is known as well.
 
     python benchmarks/coverage.py [--draws 1000] [--json]
 
-`better` and `worse` are the shares of intervals above and below the truth of the test days: where that is 0, the models
+`better` and `worse` are the shares of intervals above and below the truth of the test days: if that is 0, the models
 that luck alone has called so, one in 40 each.
 """
 

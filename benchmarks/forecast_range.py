@@ -5,8 +5,8 @@ run to run by a log-normal factor. Each law is fitted to a few runs; a run with 
 
     python benchmarks/forecast_range.py [--draws 200] [--json]
 
-The nominal coverage is 90%. From one number of workers, or where a start grows by less than the law fits, it covers far
-less. Without repeated runs the range assumes that runs vary by 10%; where they vary by more it
+The nominal coverage is 90%. From one number of workers, or if a start grows by less than the law fits, it covers far
+less. Without repeated runs the range assumes that runs vary by 10%; if they vary by more it
 covers less, and the report names the assumption in place of a percentage.
 """
 

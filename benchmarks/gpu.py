@@ -151,7 +151,7 @@ class Section:
     left_out: dict[str, str]
 
     def measure(self, name: str, seconds: float, measure: Callable[..., Row], *args: Any, **train: Any) -> Row | None:
-        """Keep the row that `measure` gives. It is left out where it fails, or less than `seconds` are left."""
+        """Keep the row that `measure` gives. It is left out if it fails, or less than `seconds` are left."""
         if self.deadline - time.monotonic() < seconds:
             self.left_out[name] = f"no time left: it takes about {seconds:g} s"
             return None

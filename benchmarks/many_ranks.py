@@ -95,7 +95,7 @@ def measure(ranks: int, parallel: str, folder: Path, alone: tuple[float, dict[st
 
 
 def main() -> int:
-    """Print the figures of both ways; 1 where one is further away than TOLERANCE."""
+    """Print the figures of both ways; 1 if one is further away than TOLERANCE."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=64)
     flags = parser.parse_args()

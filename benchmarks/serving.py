@@ -122,7 +122,7 @@ def train_run(folder: Path) -> tuple[dict[str, JsonValue], np.ndarray]:
 
 
 def install_package(package: str, environments: Path) -> Path:
-    """Return the Python of the environment with this package. Raises SP500Error where it does not install."""
+    """Return the Python of the environment with this package. Raises SP500Error if it does not install."""
     folder = environments / package.replace("==", "-")
     python, marker, wanted = folder / "bin" / "python", folder / "installed.txt", f"{package} torch==2.13.0 numpy"
     if marker.exists() and marker.read_text() == wanted:

@@ -118,7 +118,7 @@ def execute(config: E, main: Callable[[E, Run], RunRecord]) -> RunRecord:
 
 
 def _archiving(config: Experiment, run: Run) -> AbstractContextManager[None]:
-    """Copy the run to io.archive while it goes on. Before that, fetch what the archive has and this machine lacks."""
+    """Copy the run to io.archive while it runs. Before that, fetch what the archive has and this machine lacks."""
     if not config.io.archive:
         return nullcontext()
     from sp500.runs.archive import copying, fetching

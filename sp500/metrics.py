@@ -1,6 +1,6 @@
 """Metrics of forecasts: errors, direction, and what trading on them would have earned.
 
-Plain NumPy arrays in, a dictionary of floats out; scikit-learn where it has the metric. A metric that is not defined
+Plain NumPy arrays in, a dictionary of floats out; scikit-learn if it has the metric. A metric that is not defined
 on the given data (a correlation with a constant forecast) is None, never NaN. `NAME_interval` is the 95% interval
 [low, high] of the metric NAME.
 """
@@ -56,7 +56,7 @@ def cross_section(forecast: np.ndarray, index: pd.DataFrame, *, horizon: int = 1
 
     The mean divided by its Newey-West standard error (Fama and MacBeth 1973, with correlated dates). Says whether a
     forecast ranks the tickers of a day; the pooled coefficient of `regression` also counts the direction of the market.
-    Nothing where no date has at least five tickers with different forecasts and returns.
+    Nothing if no date has at least five tickers with different forecasts and returns.
     """
     dates = index["date"].to_numpy()
     table = pd.DataFrame({"forecast": forecast, "target": index["return"].to_numpy()})
@@ -77,7 +77,7 @@ def trading(position: np.ndarray, index: pd.DataFrame, *, cost_bps: float, horiz
     above 1 only every horizon-th day trades, so that holdings do not overlap; the ratio is the mean over the `horizon`
     possible first days. Turnover is the mean traded share of the capital per trade, entry from cash included.
     Annualised with 252 days, no risk-free rate (Sharpe 1994). `excess` describes the returns in excess of always being
-    long, which `deflated_sharpe` takes.
+    long, which `deflated_sharpe` needs.
     """
     gross = _portfolio_returns(position, index)
     positions = _positions(position, index)
@@ -149,7 +149,7 @@ def deflated_sharpe(
     `expected_max` is the largest Sharpe ratio to be expected of as many configs without skill, and `probability` the
     deflated Sharpe ratio: P(true > 0) of `sharpe` held against it (Bailey and Lopez de Prado 2014, "The Deflated
     Sharpe Ratio"). No ratio is annualised; kurtosis is not excess; `observations` are the returns behind `sharpe`.
-    Each of `trial_sharpes` is a config tried: one without a ratio (None) still counts as a try. None where fewer than
+    Each of `trial_sharpes` is a config tried: one without a ratio (None) still counts as a try. None if fewer than
     two have a ratio, or the chosen one has none. The price: configs count as independent tries, even if they are nearly
     the same.
     """
@@ -218,9 +218,9 @@ def probability_scores(probability: np.ndarray, target: np.ndarray) -> Metrics:
 def improvement(loss: np.ndarray, naive_loss: np.ndarray, dates: np.ndarray, *, horizon: int = 1) -> Metrics:
     """Return the share by which the mean loss [sample] is below the naive one's, with a 95% interval.
 
-    The interval is that of a ratio of daily sums (delta method) and takes days, not samples, as observations, since
+    The interval is that of a ratio of daily sums (delta method) and uses days, not samples, as observations, since
     losses of the tickers on one day are alike; `intervals` says how it allows for correlated days, and what it covers.
-    None where the naive forecast is never wrong.
+    None if the naive forecast is never wrong.
     """
     days = pd.DataFrame({"date": dates, "loss": loss, "naive": naive_loss})
     daily = days.groupby("date").sum()
@@ -293,5 +293,5 @@ def _shape(returns: np.ndarray) -> Metrics:
 
 
 def _vary(returns: np.ndarray) -> bool:
-    # Rounding leaves a deviation of about 1e-19 where every return is the same.
+    # Rounding leaves a deviation of about 1e-19 if every return is the same.
     return len(returns) > 1 and float(returns.std(ddof=1)) > 1e-12

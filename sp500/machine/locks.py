@@ -1,4 +1,4 @@
-"""Locks of the kernel, and an error that says so where a file system has none."""
+"""Locks of the kernel, and an error that says so if a file system has none."""
 
 from __future__ import annotations
 

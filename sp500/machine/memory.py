@@ -89,7 +89,7 @@ class PeakMemory:
     def _now(self) -> int:
         if self._roots:
             return max(map(tree_pss_bytes, self._roots))
-        # RSS costs next to nothing: only where it is as large as ever can PSS be.
+        # RSS costs next to nothing: only if it is as large as ever can PSS be.
         rss = _rss_bytes()
         if rss < self._largest_rss:
             return 0
@@ -134,7 +134,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def limit_memory(limit_bytes: int) -> None:
-    """Let this process take no more than `limit_bytes` of private memory, for good.
+    """Limit the private memory of this process to `limit_bytes`, for good.
 
     The kernel counts address space (RLIMIT_DATA: what NumPy, torch and Arrow allocate; shared mappings do not count),
     of which libraries reserve more than they use: what is reserved and unused now is added.

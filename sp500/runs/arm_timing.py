@@ -31,7 +31,7 @@ SAMPLE_SECONDS = 0.25
 @dataclass(frozen=True)
 class Timing:
     """Seconds of an arm from its start to its exit, CPU seconds of all its processes, and the share of this machine's
-    cores that others took meanwhile; None where that is not known.
+    cores that others took meanwhile; None if that is not known.
     """
 
     seconds: float
@@ -100,7 +100,7 @@ class CpuSeconds:
     children.
 
     The kernel's sum is exact but leaves out processes that nobody waited for, such as Ray's workers; samples see these
-    but not the last moment of each. Neither counts too much, so the larger of the two is taken.
+    but not the last moment of each. Neither counts too much, so the larger of the two is used.
     """
 
     def __init__(self, pid: int) -> None:

@@ -25,7 +25,7 @@ def searches(
 ) -> SearchComparison:
     """Return the arms of one search, by arm; what needs an arm that did not run or was interrupted is None.
 
-    `timed` has the seconds and CPU seconds of an arm's process, where it was timed from outside; the seconds default to
+    `timed` has the seconds and CPU seconds of an arm's process, if it was timed from outside; the seconds default to
     the record's own total (process start to record). `arms` has a row per arm, `packing_speedup` is sequential over
     packed seconds, `ray_speedup` packed over Ray's; `metric_gap` is the largest relative gap of the best validation
     losses.
@@ -54,7 +54,7 @@ def break_even(packed: ArmRow | None, ray: ArmRow | None) -> SearchBreakEven | N
 
     Measured by one search of each; None without both, and if one ran on a busy machine.
 
-    An arm is taken as start + configs * work per config / cores, with the start and the work that were measured.
+    The seconds of an arm are start + configs * work per config / cores, with the start and the work that were measured.
     `cores` is how many Ray needs for as many configs as were tried (None: its start alone takes longer), `configs` from
     how many configs it is sooner on one, two, four and eight times its cores (None: at no number).
     """
@@ -95,7 +95,7 @@ def timings(records: Sequence[RunRecord]) -> dict[str, ArmRow]:
 def split_seconds(record: RunRecord, timed: Mapping[str, Any]) -> tuple[float | None, float | None, float | None]:
     """Return seconds of a search's arm from start to end, its start, and its work: the sum of its trials' seconds.
 
-    The start is all else than work / cores. `timed` is the arm's process by an outer clock, where there was one; else
+    The start is all else than work / cores. `timed` is the arm's process by an outer clock, if there was one; else
     the record's own total counts. None for all of one that was resumed, since its last attempt is not the whole of it.
     """
     assert record.search is not None

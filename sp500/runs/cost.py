@@ -185,7 +185,7 @@ def around(table: RateTable) -> tuple[Pods, ...]:
 def _workers(record: RunRecord) -> int:
     cluster = record.machine.cluster
     there = int(cluster.get("worker_nodes", cluster.get("nodes", 0.0)))
-    if record.experiment == "tune" and there:  # it is known under Ray alone
+    if record.experiment == "tune" and there:  # it is known only under Ray
         return there
     return min(record.num_workers, there) if there else record.num_workers
 

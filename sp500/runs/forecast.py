@@ -2,7 +2,7 @@
 
 Only runs of the same settings on the same kind of machine are in one fit, however many windows they trained on; all
 others are named with the reason. Seconds are those of the break-even: a start, and windows at the warm rate. Where
-nothing was measured, a stated default is given and called one. The forecast is tested on what is known: fitted without
+nothing was measured, a stated default is used and called one. The forecast is tested on what is known: fitted without
 the most workers, it predicts them.
 """
 
@@ -118,7 +118,7 @@ def backtest(used: Sequence[Observation]) -> Backtest | None:
 def estimate(records: Sequence[RunRecord], experiment: str, workers: int) -> tuple[float, float] | None:
     """Return the seconds that a job of an experiment's script may take, by the newest runs that ended well.
 
-    Those with as many workers count, with some room; else all, with more. None where no such run has ended. A run of
+    Those with as many workers count, with some room; else all, with more. None if no such run has ended. A run of
     the scale experiment is all of its arms.
     """
     whole = [
@@ -236,7 +236,7 @@ class Observation:
     start: float
     """Seconds that do not grow with the windows, without writing shards, which the next run does not pay."""
     work: float
-    """Seconds that do: all windows at the warm rate; where a run has none, all after the start; of a search what
+    """Seconds that do: all windows at the warm rate; if a run has none, all after the start; of a search what
     its trials took together, over its workers."""
 
     @property
@@ -287,7 +287,7 @@ def observe(record: RunRecord, timed: Mapping[str, Any]) -> Observation | str:
     """Return a run with workers that ended well at one go, or the reason why it is none.
 
     Of a search the workers are the cores that its trials ran on side by side; its start and its work are those of the
-    report's break-even, by the outer clock `timed` where there was one.
+    report's break-even, by the outer clock `timed` if there was one.
     """
     search, seconds = record.search, record.seconds
     if record.status != "ok":

@@ -1,7 +1,7 @@
 """A run's record: plain data that other programs rely on.
 
 `record.json` is written last; its existence means that the run ended. Unknown keys are ignored on reading, so that
-an old reader survives a newer record. A key that is missing makes a record unreadable: the report names it and goes on.
+an old reader survives a newer record. A key that is missing makes a record unreadable: the report skips and names it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class EpochMetrics(Plain):
     valid_loss: float | None
     """Mean over the validation windows after the epoch; None without a validation split."""
     best_loss: float | None = None
-    """Lowest of these so far, with that of the untrained model where that can be the best; None in earlier versions."""
+    """Lowest of these so far, with that of the untrained model if that can be the best; None in earlier versions."""
     samples: int
     """Windows trained on."""
     seconds: float
@@ -101,7 +101,7 @@ class Throughput(Plain):
     mfu: float
     """Model FLOPs utilisation (Chowdhery et al. 2022, arXiv:2204.02311, appendix B), as a share of that product."""
     data_sheet_mfu: float | None = None
-    """The same as a share of the maker's figure, where the GPU's is known."""
+    """The same as a share of the maker's figure, if the GPU's is known."""
 
 
 class PlannedSearch(Plain):
@@ -137,7 +137,7 @@ class RunRecord(Plain):
     throughput: Throughput | None = None
     """None: of an experiment that trains no single model, or for a model whose operations cannot be counted."""
     peak_memory_bytes: int | None = None
-    """Proportional set size (PSS) at its peak: of the training process, or of the largest worker node where nodes were
+    """Proportional set size (PSS) at its peak: of the training process, or of the largest worker node if nodes were
     measured (raylet, agents, workers, object store)."""
     peak_worker_bytes: int | None = None
     """PSS of the largest training process at its peak."""

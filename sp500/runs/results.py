@@ -148,7 +148,7 @@ class ScaleRow(TypedDict):
     epoch_rates: list[float]
     """Windows per second of each epoch."""
     epoch_seconds: float | None
-    """A whole pass at the warm rate, also where fewer steps were taken."""
+    """A whole pass at the warm rate, also if fewer steps were taken."""
     memory_limit_bytes: int
     others_share: NotRequired[float | None]  # as in ArmRow
     peak_memory_bytes: int | None
@@ -163,7 +163,7 @@ class ScaleRow(TypedDict):
 
 
 class LoadTimes(TypedDict):
-    """Requests to a server, and the milliseconds of those that were answered; None where none was."""
+    """Requests to a server, and the milliseconds of those that were answered; None if none was."""
 
     requests: int
     failed: int
@@ -341,7 +341,7 @@ class LeftOut(TypedDict):
 
 
 class ForecastRow(TypedDict):
-    """The forecast for a number of workers; None where nothing was measured."""
+    """The forecast for a number of workers; None if nothing was measured."""
 
     workers: int
     seconds: float | None

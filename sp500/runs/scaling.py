@@ -83,9 +83,9 @@ def fixed_seconds(seconds: float, writing: float, samples: int, rate: float) -> 
 def break_even(rows: Sequence[ScaleRow]) -> list[BreakEven]:
     """Return from how many windows trained Ray is sooner than one process, per place and number of workers.
 
-    Both are taken as fixed seconds + windows / warm rate: the rate of the largest set, the median of what the rows
+    Both are assumed to be fixed seconds + windows / warm rate: the rate of the largest set, the median of what the rows
     leave over as fixed seconds, writing shards left out. One process is the baseline of the user's machine, and that of
-    the cluster where none ran on the machine. `windows` is None where Ray is at no size sooner from there on. Rows
+    the cluster if none ran on the machine. `windows` is None if Ray is at no size sooner from there on. Rows
     of a busy machine do not count.
     """
     rows = [row for row in rows if not busy(row)]

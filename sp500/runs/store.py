@@ -55,7 +55,7 @@ class Run:
         return self._read("record.json")
 
     def write_start(self, record: RunRecord) -> None:
-        """Keep what the record would be if the run were killed now."""
+        """Write what the record would be if the run were killed now."""
         write_atomic(self.path / "started.json", checksums.seal(record))
 
     def start_record(self) -> RunRecord | None:
@@ -63,14 +63,14 @@ class Run:
         return self._read("started.json")
 
     def write_cluster(self, cluster: dict[str, float], simulated_nodes: int | None = None) -> None:
-        """Keep what the run was given, as soon as that is known, so that a killed run has its price."""
+        """Write the resources of the run as soon as they are known, so that a killed run has its price."""
         if begun := self.start_record():
             nodes = begun.machine.simulated_nodes if simulated_nodes is None else simulated_nodes
             facts = {"cluster": cluster, "simulated_nodes": nodes}
             self.write_start(begun.model_copy(update={"machine": begun.machine.model_copy(update=facts)}))
 
     def write_plan(self, trials: int) -> None:
-        """Keep how many configs a search is about to try, and that it begins now."""
+        """Write how many configs a search is about to try, and that it begins now."""
         if begun := self.start_record():
             self.write_start(begun.model_copy(update={"planned": PlannedSearch(trials=trials, at=datetime.now(UTC))}))
 
@@ -159,7 +159,7 @@ class Run:
         done = threading.Event()
 
         def watch() -> None:
-            """Look three times a second, and once more at the end."""
+            """Read new epochs three times a second, and once more at the end."""
             reported = {epoch.epoch for epoch in self.epochs()}
             while True:
                 last = done.wait(0.3)
@@ -179,7 +179,7 @@ class Run:
             thread.join()
 
     def write_record(self, record: RunRecord) -> None:
-        """End the run."""
+        """Write the record, which ends the run."""
         write_atomic(self.path / "record.json", checksums.seal(record))
 
 

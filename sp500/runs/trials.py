@@ -37,14 +37,14 @@ class TrialResult(Plain):
     seconds: float = 0.0
     """Training and evaluation of this trial alone."""
     cpu_seconds: float | None = None
-    """CPU seconds of its process meanwhile; None where that is not all, and for one that failed."""
+    """CPU seconds of its process meanwhile; None if that is not all, and for one that failed."""
     dataset: str = ""
     """Name of the data that it was trained on."""
     data: str = ""
     """Hash of all data of its search."""
     valid_excess_sharpe: float | None = None
     """Sharpe ratio per trade, not annualised, of trading the validation forecasts in excess of always being long. None
-    where nothing can be traded, and for a config that is always long."""
+    if nothing can be traded, and for a config that is always long."""
     finished: datetime | None = None
     """When it ended (UTC)."""
     pack: int = 1
@@ -84,7 +84,7 @@ class Ledger:
         """Results of configs that had one before: nothing should run twice."""
 
     def add(self, result: TrialResult) -> None:
-        """Keep a result; it is on the disk when this returns."""
+        """Append a result; it is on the disk when this returns."""
         result = result.model_copy(update={"data": self._data})
         append_line(self.path, result.model_dump_json())
         self.rerun += result.id in self.results

@@ -32,11 +32,11 @@ import numpy as np
 from scipy.optimize import nnls
 
 SIGMA, SIGMA_SPAN = 0.05, (0.0, 0.2)
-"""Contention where it cannot be fitted, and the span in which it is taken to lie."""
+"""Contention if it cannot be fitted, and the span in which it is assumed to be."""
 KAPPA_SPAN = (0.0, 0.002)
 """The same of coherency, whose default is none."""
 VARIES = 0.10
-"""Standard deviation of a run's seconds, as a share of them, where no run was repeated: what docs/LOG.md shows."""
+"""Standard deviation of a run's seconds, as a share of them, if no run was repeated: what docs/LOG.md shows."""
 GROWS = 0.15
 """By what share at least the most workers start later than the fewest, for the start to grow: less is how runs vary."""
 DRAWS, SHARE = 200, 0.9
@@ -149,8 +149,8 @@ def fit(
 ) -> Fit:
     """Fit the law to runs: their workers, seconds of start and seconds of work, one each per run, above zero.
 
-    `varies`: of the start and of the work; None: from runs with the same number of workers. `sigma`: contention where
-    it cannot be fitted. `cores`: that all workers share, where they do.
+    `varies`: of the start and of the work; None: from runs with the same number of workers. `sigma`: contention if
+    it cannot be fitted. `cores`: that all workers share, if they do.
     """
     counts, begun, took = np.asarray(workers, float), np.asarray(start, float), np.asarray(train, float)
     law, generator = _law(counts, begun, took, sigma, 0.0, cores=cores), np.random.default_rng(seed)
@@ -196,8 +196,8 @@ def _law(counts: np.ndarray, begun: np.ndarray, took: np.ndarray, sigma: float, 
 def _start(counts: np.ndarray, begun: np.ndarray) -> tuple[float, float]:
     """Return the seconds that one worker takes to start, and what each further one adds, by the median of each number.
 
-    None is added where that is no more than runs vary (few runs would fit a slope to noise, and many workers pay it),
-    and where one worker would then start in no time.
+    None is added if that is no more than runs vary (few runs would fit a slope to noise, and many workers pay it),
+    and if one worker would then start in no time.
     """
     distinct = np.unique(counts)
     middle = np.array([np.median(begun[counts == count]) for count in distinct])

@@ -2,7 +2,7 @@
 
 Settings are those of the scripts: sections (`data`, `model`, `train`, `eval`) as dictionaries, the rest by name. All
 functions take `name` and `runs_dir` of the run, and `resume=True` to continue it. They raise ConfigError for settings
-that are wrong, DataError for prices that are, and SP500Error where a run fails; its record says why.
+that are wrong, DataError for prices that are, and SP500Error if a run fails; its record says why.
 """
 
 from __future__ import annotations

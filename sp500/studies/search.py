@@ -106,7 +106,7 @@ def preview(config: SearchSettings) -> dict[str, object]:
 def list_alone(planned: Plan, config: RunConfig) -> str:
     """Return the kinds of model that train alone, so that halving stops none; '' if it can stop all, or is off.
 
-    Raises ConfigError where it could stop no config.
+    Raises ConfigError if it could stop no config.
     """
     if not planned.limits.halving:
         return ""

@@ -46,7 +46,7 @@ class Searched:
 
 
 def prepare(config: RunConfig, run: Run, plan: Plan) -> tuple[RunConfig, Datasets]:
-    """Return the settings with their task, and the data that the trials share. Raises DataError where there is none."""
+    """Return the settings with their task, and the data that the trials share. Raises DataError if there is none."""
     base = catalog.resolve(config)
     if isinstance(base.model, OwnModel):
         searched = {name.removeprefix(OPTIONS): None for name in plan.space.axes if name.startswith(OPTIONS)}

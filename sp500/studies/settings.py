@@ -35,7 +35,7 @@ class SearchSettings(Experiment):
     """grid18 (MLP: hidden x lr x dropout) | grid108 (the same x 6 seeds) | lstm12 | wide (mlp, lstm and transformer) |
     path of a YAML file of settings, each with a value, a list or {low, high, log}."""
     method: str = setting("auto", agents=True)
-    """How to choose configs: grid | random | qmc | tpe | gp | auto (all of a grid, TPE where the space has ranges)."""
+    """How to choose configs: grid | random | qmc | tpe | gp | auto (all of a grid, TPE if the space has ranges)."""
     trials: int | None = setting(None, gt=0, agents=True)
     """Configs to try. Default: all of a grid, 60 otherwise."""
     by_ticker: bool = setting(False, agents=True)
@@ -45,7 +45,7 @@ class SearchSettings(Experiment):
     pack: str = setting("auto", agents=True)
     """Configs of the same shape train together as one batched model: auto | off | how many at most."""
     halving: int = setting(0, ge=0, agents=True)
-    """Of a pack's members only the best 1/N go on after a part of the epochs (successive halving); 0: all do."""
+    """Of a pack's members only the best 1/N continue after a part of the epochs (successive halving); 0: all do."""
     trial_timeout: float | None = setting(None, gt=0, agents=True)
     """Seconds that a trial may take."""
     trial_memory: str | None = setting(None, agents=True)
@@ -129,7 +129,7 @@ class SearchSettings(Experiment):
 
     @property
     def joins_cluster(self) -> bool:
-        """Not in mode auto, which runs on this machine where there is no cluster."""
+        """Not in mode auto, which runs on this machine if there is no cluster."""
         return self.mode in {"ray", "all"} or bool(self.workers_per_trial)
 
 
@@ -146,7 +146,7 @@ class Budgeted(Experiment):
     shards: Address = ""
     """Folder or URI (s3://, gs://) of sets of shards, or of one that prepare.py --out made. Default: with the runs."""
     skip_bad_shards: int = setting(0, ge=0, agents=True)
-    """Go on without up to this many damaged shards."""
+    """Continue without up to this many damaged shards."""
 
     @field_validator("memory_limit")
     @classmethod
@@ -243,7 +243,7 @@ class WalkForwardSettings(Experiment):
 
     @property
     def subject(self) -> str:
-        """The run that the model comes from, where it is another's."""
+        """The run that the model comes from, if it is another's."""
         return self.best_of or super().subject
 
     @model_validator(mode="after")

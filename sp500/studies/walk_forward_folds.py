@@ -1,7 +1,7 @@
 """Walk-forward: one config re-trained on every fold of the dates, one fold after another or side by side on Ray.
 
 Each fold fits everything again on its own training dates: scaling, weights, the choice of the epoch. A fold is on the
-disk (`folds.jsonl`) the moment it ends, so a run that was stopped goes on with those that are missing. A worker is sent
+disk (`folds.jsonl`) the moment it ends, so a stopped run continues with those that are missing. A worker is sent
 prices and features whole and cuts a fold's windows itself, which is less to send than windows.
 """
 
@@ -36,7 +36,7 @@ Keep = Callable[[FoldRow], None]
 def record(config: RunConfig, run: Run, folds: Folds, on_row: Keep | None = None) -> RunRecord:
     """Train and judge every fold that the run's folder does not hold yet, `config.num_workers` at once on Ray.
 
-    `on_row` is given each fold's row, kept ones first. A fold that fails is a row with the reason; raises SP500Error
+    `on_row` gets each fold's row, kept ones first. A fold that fails is a row with the reason; raises SP500Error
     when all do.
     """
     begun = datetime.now(UTC)

@@ -1,4 +1,4 @@
-"""The thread that copies a run to its archive while the run goes on.
+"""The thread that copies a run to its archive while the run continues.
 
 It looks at the run's folder, so what trains knows nothing of it, on Ray either: the process that holds the run copies
 what rank 0 writes. Training never waits for it. A version is held by hard links while it is copied, so that it may be

@@ -37,7 +37,7 @@ def fetch(store: RunStore, name: str, uri: str) -> Fetched:
     """Copy a run, ended or not, into a folder of runs; nothing if the one there is as new.
 
     Where there is no run of that name it appears at once, under a lock of its own. Raises RunExists for a run of other
-    settings there, ConfigError where the archive has no such run, CheckpointError that names a damaged file,
+    settings there, ConfigError if the archive has no such run, CheckpointError that names a damaged file,
     Unreachable for an archive that does not answer.
     """
     local = store.run(name)
@@ -62,7 +62,7 @@ def catch_up(uri: str, run: Run, fingerprint: str, *, resume: bool) -> None:
     """Fetch what the archive has of a run that is about to start, if that is newer.
 
     Raises RunExists for a new run whose name the archive has, ConfigError for a run of other settings. An archive that
-    does not answer is a warning, but Unreachable where the run is not here either, so that it does not start over.
+    does not answer is a warning, but Unreachable if the run is not here either, so that it does not start over.
     """
     here = (run.path / "config.yaml").exists()
     try:

@@ -45,7 +45,7 @@ class Listing(BaseModel):
 
 
 class Archived:
-    """One run in an archive. Its methods raise one of UNANSWERED, its making ConfigError where the run lies there."""
+    """One run in an archive. Its methods raise one of UNANSWERED, its making ConfigError if the run lies there."""
 
     def __init__(self, uri: str, run: Run) -> None:
         place, mark, options = uri.partition("?")
@@ -79,11 +79,11 @@ class Archived:
         return entries
 
     def write(self, name: str, data: bytes) -> None:
-        """Put a small file there."""
+        """Write a small file into the archive."""
         self.folder.upload(io.BytesIO(data), name)
 
     def write_listing(self, listing: Listing) -> None:
-        """Put the listing there."""
+        """Write the listing into the archive."""
         self.write(LISTING, checksums.seal(listing).encode())
 
     def manifest(self, version: str) -> Manifest:
