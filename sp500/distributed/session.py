@@ -283,7 +283,7 @@ def _init(address: str, **settings: object) -> None:
                 if not left:
                     raise ResourcesError(
                         f"Ray did not start within 30 s, {STARTS} times: the machine is too busy. End other work, or "
-                        "take --num-workers 0 or another --mode"
+                        "use --num-workers 0 or another --mode"
                     ) from error
 
 
