@@ -37,7 +37,7 @@ def main(config: Prepare, run: Run) -> RunRecord:
         resolved = catalog.resolve(config)
         task = catalog.task(resolved)
         if config.task_kind.from_prices and not config.data.npz_path:
-            ready = pipeline.prepare(config.data, direction=catalog.forecasts_direction(config))
+            ready = catalog.price_task(resolved).read(resolved)
             card = catalog.prepare(task, resolved, ready.dataset(config.train.dtype)).card
             card["feature_summary"] = pipeline.summary(ready.table)
         else:

@@ -4,9 +4,9 @@
 
     record = sp500.train(model={"kind": "linear"}, runs_dir="runs", name="linear")
 
-`train`, `search`, `scale` and `walk_forward` are the experiments as functions; see docs/api.md. `Task`, `Dataset`,
-`Windows` and `Dropout` are what a task or a model of your own is made of; see docs/your-own.md. `Predictor` is a
-trained run that answers. All are imported when they are first used, so `import sp500` loads neither torch nor Ray.
+`train`, `search`, `scale` and `walk_forward` are the experiments as functions; see docs/api.md. `Task`, `PriceTask`,
+`Dataset`, `Windows` and `Dropout` are what a task or a model of your own is made of; see docs/your-own.md. `Predictor`
+is a trained run that answers. All are imported when they are first used, so `import sp500` loads neither torch nor Ray.
 """
 
 from importlib import import_module
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from sp500.models.dropout import Dropout
     from sp500.serving.predictor import Predictor
     from sp500.studies.api import scale, search, train, walk_forward
+    from sp500.tasks.prices import PriceTask
     from sp500.training.task import Task
 
-__all__ = ["DataError", "Dataset", "Dropout", "ModelConfig", "Predictor", "RunConfig", "Task", "Windows"]
+__all__ = ["DataError", "Dataset", "Dropout", "ModelConfig", "Predictor", "PriceTask", "RunConfig", "Task", "Windows"]
 __all__ += ["scale", "search", "train", "walk_forward"]
 _PLACES = {
     "config": ("ModelConfig", "RunConfig"),
@@ -31,6 +32,7 @@ _PLACES = {
     "errors": ("DataError",),
     "models.dropout": ("Dropout",),
     "serving.predictor": ("Predictor",),
+    "tasks.prices": ("PriceTask",),
     "studies.api": ("scale", "search", "train", "walk_forward"),
     "training.task": ("Task",),
 }

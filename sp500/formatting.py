@@ -18,12 +18,21 @@ KEPT = "naive kept"
 NAIVE = {
     "mean": "training mean",
     "zero": "zero return",
+    "constant": "best constant",
     "majority": "majority class",
     "logistic": "logistic regression",
     "nearest": "nearest training image",
     "buy_and_hold": BUY_AND_HOLD,
 }
-METRIC = {"mse": "test MSE", "error_rate": "test error rate", "bits_per_byte": "test bits per byte"}
+METRIC = {
+    "mse": "test MSE",
+    "mae": "test MAE",
+    "huber": "test Huber loss",
+    "pinball": "test pinball loss",
+    "loss": "test loss",
+    "error_rate": "test error rate",
+    "bits_per_byte": "test bits per byte",
+}
 STATUS = {"ok": "ok", "out_of_memory": "out of memory", "failed": "failed", "stopped": "stopped"}
 ARM = {"in_memory": "in memory", "ray": "Ray", "solo": "one process", "sequential": "one after another"}
 

@@ -161,6 +161,10 @@ class RunConfig(Frozen):
         for key in self.task_kind.ignored:
             if getattr(self.data, key) != DataConfig.model_fields[key].default:
                 raise ValueError(f"data.{key} is not used by task {self.task}; leave it out")
+        if self.train.loss != TrainConfig.model_fields["loss"].default and self.task_kind.has_losses is False:
+            raise ValueError(
+                f"train.loss {self.train.loss} is not used by task {self.task}, which has a loss of its own"
+            )
         if self.task_kind.windows and self.task_kind.windows not in self.model.takes:
             fitting = [kind for kind, model in kinds.models().items() if self.task_kind.windows in model.takes]
             raise ValueError(
@@ -243,6 +247,8 @@ class RunConfig(Frozen):
         """Raise ConfigError for a task of the user's, or its class, with a loss that its judge does not know."""
         if own := self.own_task:
             contract.check_judge(task, own, {kind.task for kind in kinds.tasks().values()})
+            if self.train.loss != TrainConfig.model_fields["loss"].default:
+                contract.check_named_loss(task, own, self.train.loss)
 
     def check_extras(self) -> None:
         """Raise ConfigError for a package of an extra that these settings need and that is not installed here."""

@@ -24,6 +24,9 @@ class DataConfig(Frozen):
     """First date. Default: all there is (bundled stocks: 1996-01-01, earlier prices are too coarsely rounded)."""
     end: date | None = setting(None, agents=True)
     """Last date. Default: all there is."""
+    features: tuple[str, ...] = setting((), agents=True)
+    """Columns that a forecast sees: built-in ones, and columns of numbers of a long file. Default: all built-in ones
+    that the prices allow."""
     window: int = setting(30, gt=0, agents=True)
     """Days of features that one forecast sees."""
     horizon: int = setting(1, gt=0, agents=True)
@@ -71,6 +74,13 @@ class DataConfig(Frozen):
         """Accept the switch of earlier settings files: true is the default fraction, false is none."""
         return {True: 0.175, False: 0.0}[value] if isinstance(value, bool) else value
 
+    @field_validator("features")
+    @classmethod
+    def _are_different(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"duplicate column {', '.join(twice)}; name each once")
+        return names
+
     @model_validator(mode="after")
     def _gap_purges(self) -> DataConfig:
         if self.gap is not None and self.gap < self.window + self.horizon:
@@ -78,6 +88,8 @@ class DataConfig(Frozen):
                 f"data.gap is {self.gap}, below window + horizon = {self.window + self.horizon}: a training "
                 "target would lie inside a validation window; leave data.gap empty"
             )
+        if self.features and self.npz_path:
+            raise ValueError("data.features names columns of prices, which data.npz_path replaces; leave one out")
         if self.start and self.end and self.start >= self.end:
             raise ValueError(f"data.start {self.start} is not before data.end {self.end}")
         return self
@@ -89,8 +101,9 @@ class DataConfig(Frozen):
 
     @property
     def identity(self) -> dict[str, object]:
-        """The settings that decide windows of prices: files by their names."""
-        return self.model_dump(mode="json", exclude={"cache_dir", "fallback"}) | {
+        """What decides windows of prices: files by their names."""
+        later = set() if self.features else {"features"}  # older runs do not have it
+        return self.model_dump(mode="json", exclude={"cache_dir", "fallback"} | later) | {
             "gap": self.purge,
             "source": Path(self.source).name,
             "npz_path": self.npz_path and self.npz_path.name,

@@ -37,6 +37,8 @@ class TaskKind:
     """Whether its windows are cut from prices, or from an npz file of windows."""
     scales_targets: ClassVar[bool] = False
     """Whether its loss is on targets that are scaled as data.norm says."""
+    has_losses: ClassVar[bool | None] = None
+    """Whether it is trained by `train.loss`; None: its class decides."""
     binary: ClassVar[str] = ""
     """Name of the task that an npz file with targets of only 0 and 1 asks for."""
     real: ClassVar[bool] = True

@@ -13,13 +13,17 @@ PLACES = frozenset(
     | {"checkpoint", "checkpoint_steps", "keep"}
 )
 """Keys of `train` that say how and where the numbers are computed, and do not decide them."""
-LATER_KEYS = ("amp", "schedule", "warmup", "lr_end", "decay")
+LATER_KEYS = ("amp", "schedule", "warmup", "lr_end", "decay", "loss", "quantile")
 """Keys of `train` that count in a fingerprint if they are not the default, since older runs do not have them."""
 
 
 class TrainConfig(Frozen):
     """Settings by which the model is fitted."""
 
+    loss: Literal["mse", "mae", "huber", "quantile"] = setting("mse", agents=True)
+    """Loss of a regression of prices, which the verdict is by as well. huber: linear above one training deviation."""
+    quantile: float = setting(0.5, gt=0, lt=1, agents=True)
+    """Share of targets that should lie below the forecast, for loss quantile."""
     epochs: int = setting(25, gt=0, agents=True)
     """Passes over the training split, at most."""
     batch_size: int = setting(256, gt=0, agents=True)
@@ -79,6 +83,8 @@ class TrainConfig(Frozen):
             raise ValueError(f"train.amp {self.amp} is for train.dtype float32, not {self.dtype}")
         if self.checkpoint == "sharded" and self.parallel != "fsdp":
             raise ValueError("train.checkpoint sharded needs train.parallel fsdp, which splits the model")
+        if self.quantile != 0.5 and self.loss != "quantile":
+            raise ValueError(f"train.quantile is not used by train.loss {self.loss}; set train.loss quantile")
         if self.lr_end and self.schedule == "constant":
             raise ValueError("train.lr_end is not used by train.schedule constant; choose cosine, linear or wsd")
         if self.refit and (self.schedule != "constant" or self.warmup):

@@ -7,7 +7,8 @@ the future and compares bits. The target of day t is the log return from t to t 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,21 +26,26 @@ OHLCV_FEATURES = ("range", "gap", "volume_change")
 class Series:
     """One ticker's features, first row to last without a hole.
 
-    dates [day]; x [day, feature]; y [day], the log return over the next `horizon` days, NaN if not known yet.
+    dates [day]; x [day, feature]; y [day], the log return over the next `horizon` days, NaN where not known yet. Where
+    a task has a target of its own, y is that, and `returns` [day] are these log returns.
     """
 
     ticker: str
     dates: np.ndarray
     x: np.ndarray
     y: np.ndarray
+    returns: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
 class Features:
-    """Features of all tickers, and the names of the columns of x."""
+    """Features of all tickers, and the names of the columns of x. `state` says what a request to the model has to hold,
+    where the columns are not the built-in ones.
+    """
 
     names: tuple[str, ...]
     series: tuple[Series, ...]
+    state: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def dates(self) -> np.ndarray:

@@ -13,9 +13,9 @@ import numpy as np
 
 from sp500.config import DataConfig
 from sp500.data import pipeline
-from sp500.data.features import Features, features
+from sp500.data.columns import Hooks
+from sp500.data.features import Features
 from sp500.data.prices import Prices
-from sp500.data.sources import load
 from sp500.data.splits import Split, walk_forward
 from sp500.data.windows import Dataset
 from sp500.runs.results import DataCard, FoldDates
@@ -44,15 +44,18 @@ class Folds:
         splits = {name: [str(day) for day in span] for name, span in spans.items() if span}
         return {"fold": number, "splits": splits, "blind": self.blind[number - 1]}
 
-    def dataset(self, number: int, dtype: str, *, direction: bool, refit: bool = False) -> Dataset:
-        """Return the fold's windows; for a `refit` the validation dates are among the training dates.
+    def dataset(
+        self, number: int, dtype: str, *, direction: bool, refit: bool = False, hooks: Hooks | None = None
+    ) -> Dataset:
+        """The fold's windows, for a `refit` with the validation dates among the training dates.
 
         Raises DataError when a part has none.
         """
         cut = self.cuts[number - 1]
         if refit and cut.valid:
             cut = Split((cut.train[0], cut.valid[1]), None, cut.test)
-        return pipeline.fit(self.prices, self.table, self.config, direction=direction, cut=cut).dataset(dtype)
+        parts = pipeline.fit(self.prices, self.table, self.config, direction=direction, cut=cut, hooks=hooks)
+        return parts.dataset(dtype)
 
     @property
     def card(self) -> DataCard:
@@ -62,13 +65,19 @@ class Folds:
         return card
 
 
-def prepare(config: DataConfig, *, folds: int, test_days: int, chosen_until: str | None = None) -> Folds:
-    """Return prices, features, and the dates of the folds; the last test ends with the last date whose return is known.
+def prepare(
+    config: DataConfig,
+    *,
+    folds: int,
+    test_days: int,
+    chosen_until: str | None = None,
+    hooks: Hooks | None = None,
+) -> Folds:
+    """Prices, features, and the dates of the folds; the last test ends with the last date whose return is known.
 
     `chosen_until` is the last validation date of the search that chose the config. Raises DataError for too few dates.
     """
-    prices = load(config)
-    table = features(prices, config.horizon)
+    prices, table = pipeline.read(config, hooks)
     return cut(prices, table, config, folds=folds, test_days=test_days, chosen_until=chosen_until)
 
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from sp500.config import DataConfig
-from sp500.data import augment, normalize
+from sp500.data import augment, leaks, normalize
 from sp500.data.augment import Augmentation
-from sp500.data.features import Features, Series, columns_of, features
+from sp500.data.columns import BUILT_IN, Hooks, build, compute_features, find_first
+from sp500.data.features import CLOSE_FEATURES, Features, Series, columns_of
 from sp500.data.normalize import Normalizer
 from sp500.data.prices import Prices
 from sp500.data.shards.writer import SeriesSource
 from sp500.data.sources import load
+from sp500.data.sources.headings import FIELDS
 from sp500.data.splits import Split, split
 from sp500.data.validation import summarize
 from sp500.data.windows import Dataset, Windows, compute_naive_output, windows
@@ -28,6 +31,8 @@ from sp500.suspicion import bound_correlation
 COLUMN_OF = {"gap": "open", "range": "high or low", "volume_change": "volume"}
 """Columns of prices that features are made from; all others from the close."""
 FEWEST_DAYS = 3
+SAME = 0.95
+"""Correlation with a target of the task's own above which a column is taken for the target."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,7 @@ class Prepared:
         """Return train (with its copies), validation and test windows. Raises DataError for a part without windows."""
         copies = augment.copies(self.train, multiplier or self.config.multiplier, self.how)
         parts = {
-            "train": self._windows(copies, self.cut.train, dtype, index=False),
+            "train": self._windows(copies, self.cut.train, dtype, index=(multiplier or self.config.multiplier) == 1),
             "valid": self._windows(self.table.series, self.cut.valid, dtype, index=True) if self.cut.valid else None,
             "test": self._windows(self.table.series, self.cut.test, dtype, index=True),
         }
@@ -81,7 +86,7 @@ class Prepared:
             self.target_scale,
             self.naive_output,
             card,
-            state={"features": list(self.table.names), "horizon": self.config.horizon, **self.scaler.state},
+            state={**self._names(), **self.scaler.state, **self.table.state},
         )
 
     def materialise(self, dtype: str) -> Dataset:
@@ -109,6 +114,9 @@ class Prepared:
         train = Windows(x.reshape(-1, source.features), np.arange(done) * length, targets, length)
         return replace(small, train=train, card={**small.card, "windows": small.card["windows"] | {"train": done}})
 
+    def _names(self) -> dict[str, Any]:
+        return {"features": list(self.table.names), "horizon": self.config.horizon}
+
     def _windows(
         self, series: Iterable[Series], span: tuple[np.datetime64, np.datetime64], dtype: str, *, index: bool
     ) -> Windows:
@@ -119,24 +127,59 @@ class Prepared:
         return replace(part, targets=targets.astype(dtype))
 
 
-def prepare(config: DataConfig, *, direction: bool) -> Prepared:
-    """Return the prices of `config`, cut and fitted.
+def prepare(config: DataConfig, *, direction: bool, hooks: Hooks | None = None) -> Prepared:
+    """`config`'s prices, cut and fitted.
 
     Targets are log returns divided by their training standard deviation (not with norm none), or 1 for up and 0 for
     not. Raises DataError.
     """
-    prices = load(config)
-    return fit(prices, features(prices, config.horizon), config, direction=direction)
+    prices, table = read(config, hooks)
+    return fit(prices, table, config, direction=direction, hooks=hooks)
 
 
-def fit(prices: Prices, table: Features, config: DataConfig, *, direction: bool, cut: Split | None = None) -> Prepared:
-    """Return the same as `prepare`, from given prices and features, cut by `config` or by `cut`."""
-    cut = cut or split(
-        table.dates,
+def read(config: DataConfig, hooks: Hooks | None = None) -> tuple[Prices, Features]:
+    """Return prices and features. Columns and targets that a user computes are tried for leaks. Raises DataError."""
+    hooks = hooks or Hooks(config.features)
+    prices = load(config, columns=hooks.columns)
+    # Before holes are refused: the last row of a column that looks ahead is one.
+    needs = _probe(prices, hooks, config) if hooks.features or hooks.target else {}
+    table = build(prices, config.horizon, hooks)
+    return prices, replace(table, state={**table.state, **needs})
+
+
+def _probe(prices: Prices, hooks: Hooks, config: DataConfig) -> Mapping[str, object]:
+    """Try columns and target for leaks, and return what a request needs for columns that are computed."""
+    days = pd.DatetimeIndex(prices.close.index)
+    first = find_first(compute_features(prices, hooks))
+    dates = days[first:].to_numpy().astype("datetime64[D]")
+    rows = leaks.choose_rows(days, dates[0], _cut(dates, config), config.horizon)
+    if hooks.target:
+        leaks.probe_target(prices, hooks, rows, config.horizon)
+    return leaks.probe_features(prices, hooks, rows, config.window) if hooks.features else {}
+
+
+def _cut(dates: np.ndarray, config: DataConfig) -> Split:
+    return split(
+        dates,
         test_fraction=config.test_fraction,
         valid_from_train=config.valid_from_train,
         gap=config.purge,
     )
+
+
+def fit(
+    prices: Prices,
+    table: Features,
+    config: DataConfig,
+    *,
+    direction: bool,
+    cut: Split | None = None,
+    hooks: Hooks | None = None,
+) -> Prepared:
+    """The same from prices and features at hand, cut as `config` says or where `cut` does."""
+    cut = cut or _cut(table.dates, config)
+    if config.augment == "bootstrap" and (table.names[:6] != CLOSE_FEATURES or table.series[0].returns is not None):
+        raise DataError("data.augment bootstrap resamples returns for the built-in columns and target; take noise")
     train = tuple(
         early for series in table.series if len((early := until(series, cut.train[1])).dates) >= config.window
     )
@@ -147,19 +190,27 @@ def fit(prices: Prices, table: Features, config: DataConfig, *, direction: bool,
     scale = 1.0 if direction or config.norm == "none" or spread == 0 else spread
     targets = np.concatenate([series.y[config.window - 1 :] for series in train])  # those of windows
     naive_output = compute_naive_output(targets / scale, direction=direction)
+    if hooks and hooks.constant:
+        naive_output = hooks.constant(targets[np.isfinite(targets)] / scale)
     how = Augmentation(config.augment, config.noise, config.jitter, rows.std(axis=0), config.seed, config.horizon)
     scaler = normalize.fit(rows, config.norm)
     return Prepared(config, prices, table, cut, train, scaler, scale, naive_output, how, direction)
 
 
-def last_window(fields: Mapping[str, pd.Series], dataset: Dataset) -> np.ndarray:
-    """Return X [1, window, feature] of the last days of one ticker, with the features and the scaling of the training.
+def last_window(fields: Mapping[str, pd.Series], dataset: Dataset, hooks: Hooks | None = None) -> np.ndarray:
+    """X [1, window, feature] of the last days of one ticker, with the features and the scaling of the training.
 
     `fields` are its prices by name, `dataset` the recipe's: its `state` has the names of the features and the scaling.
     A feature looks back WARM_UP days at most, so that more prices than these and a window change no bit of it.
     """
     scaler = Normalizer(np.array(dataset.state["shift"]), np.array(dataset.state["scale"]))
-    known = columns_of({name: column.to_numpy(float) for name, column in fields.items()})
+    if hooks and (hooks.features or hooks.names):
+        tables = {name: column.to_frame("ticker") for name, column in fields.items()}
+        own = {name: tables.pop(name) for name in [*tables] if name not in FIELDS}
+        computed = compute_features(Prices(tables, "the request", columns=own), hooks)
+        known = {name: table.to_numpy(float)[:, 0] for name, table in computed.items()}
+    else:
+        known = columns_of({name: column.to_numpy(float) for name, column in fields.items()})
     rows = np.column_stack([known[name][-dataset.window :] for name in dataset.state["features"]])
     return scaler(rows).astype(dataset.train.rows.dtype)[None]
 
@@ -174,7 +225,8 @@ def summary(table: Features) -> dict[str, dict[str, float]]:
 def until(series: Series, last: np.datetime64) -> Series:
     """Return the series up to a date, so that nothing later can leak into what is computed from it."""
     end = int(np.searchsorted(series.dates, last, side="right"))
-    return Series(series.ticker, series.dates[:end], series.x[:end], series.y[:end])
+    returns = None if series.returns is None else series.returns[:end]
+    return Series(series.ticker, series.dates[:end], series.x[:end], series.y[:end], returns)
 
 
 def describe(prices: Prices, table: Features, cut: Split, horizon: int) -> DataCard:
@@ -191,7 +243,7 @@ def describe(prices: Prices, table: Features, cut: Split, horizon: int) -> DataC
         "features": list(table.names),
         "splits": {name: [str(day) for day in span] for name, span in spans.items() if span},
         "repairs": summarize(prices.faults),
-        "notes": [*prices.notes, *leak_notes(table, cut.train[1], horizon)],
+        "notes": [*prices.notes, *leak_notes(table, cut.train[1], horizon), *target_notes(table, cut.train[1])],
     }
 
 
@@ -203,8 +255,10 @@ def leak_notes(table: Features, last: np.datetime64, horizon: int) -> list[str]:
     """
     strongest: dict[str, tuple[float, list[str]]] = {}
     for series in (until(whole, last) for whole in table.series):
-        after = np.append(series.x[1:, table.names.index("log_return")], np.nan)
-        figures = _find_suspicious(series.x, ((after, 1), (series.y, horizon)))
+        targets = [(series.y if series.returns is None else series.returns, horizon)]
+        if "log_return" in table.names:
+            targets.insert(0, (np.append(series.x[1:, table.names.index("log_return")], np.nan), 1))
+        figures = _find_suspicious(series.x, targets)
         for name, figure in zip(table.names, figures, strict=True):
             if figure:
                 before, tickers = strongest.get(name, (0.0, []))
@@ -213,7 +267,8 @@ def leak_notes(table: Features, last: np.datetime64, horizon: int) -> list[str]:
         return []
     ranked = sorted(strongest.items(), key=lambda item: -abs(item[1][0]))
     listed = "; ".join(
-        f"{name} (column {COLUMN_OF.get(name, 'close')}) {fixed(figure)} in {tickers[0]}"
+        (f"{name} (column {COLUMN_OF.get(name, 'close')})" if name in BUILT_IN else name)
+        + f" {fixed(figure)} in {tickers[0]}"
         + (f" and {len(tickers) - 1} more" if len(tickers) > 1 else "")
         for name, (figure, tickers) in ranked
     )
@@ -221,6 +276,27 @@ def leak_notes(table: Features, last: np.datetime64, horizon: int) -> list[str]:
         f"Suspicious correlation with the next return: {listed}. In daily prices it is within 0.2: see whether the "
         "column holds values of the next day, or returns in place of prices."
     ]
+
+
+def target_notes(table: Features, last: np.datetime64) -> list[str]:
+    """A note that names each column that nearly is the task's own target, up to a date.
+
+    Such targets may be persistent, as volatility is, so that strong correlations with them are usual.
+    """
+    notes = []
+    for number, name in enumerate(table.names):
+        for series in (until(whole, last) for whole in table.series if whole.returns is not None):
+            known = np.isfinite(series.y)
+            if known.sum() < FEWEST_DAYS or not np.ptp(series.x[known, number]) or not np.ptp(series.y[known]):
+                continue
+            correlation = float(np.corrcoef(series.x[known, number], series.y[known])[0, 1])
+            if abs(correlation) > SAME:
+                notes.append(
+                    f"Suspicious correlation with the target: {name} {fixed(correlation)} in {series.ticker}. See "
+                    "whether the column holds what is to be forecast."
+                )
+                break
+    return notes
 
 
 def _find_suspicious(x: np.ndarray, targets: Iterable[tuple[np.ndarray, int]]) -> np.ndarray:

@@ -30,8 +30,8 @@ class Windows:
     rows [row, ...], for prices [row, feature] of the run's number type; starts [window], the first row of each; targets
     [window], a float or a class number (MASKED: none), or [window, row] if each row of a window has one; length,
     rows per window.
-    `index` names each window if it came from prices: date, ticker, return (realised over the horizon) and previous
-    (the horizon before, known on that date).
+    `index` names each window where it came from prices: date, ticker, return (realised over the horizon) and previous
+    (the horizon before, known on that date); where the task has a target of its own also target, which previous is of.
     """
 
     rows: np.ndarray
@@ -160,6 +160,10 @@ def windows(
 def _index_windows(series: Series, ends: np.ndarray, horizon: int) -> pd.DataFrame:
     # What was the target `horizon` days ago is the latest return known today.
     previous = np.where(ends >= horizon, series.y[np.maximum(ends - horizon, 0)], 0.0)
-    return pd.DataFrame(
-        {"date": series.dates[ends], "ticker": series.ticker, "return": series.y[ends], "previous": previous}
+    returns = series.y if series.returns is None else series.returns
+    index = pd.DataFrame(
+        {"date": series.dates[ends], "ticker": series.ticker, "return": returns[ends], "previous": previous}
     )
+    if series.returns is None:
+        return index
+    return index.assign(target=series.y[ends], previous=np.nan_to_num(previous))

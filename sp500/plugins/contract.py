@@ -30,10 +30,16 @@ OPTIONAL = {
         "def excess_sharpe(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> float | None:"
     ),
 }
+OF_PRICES = {
+    "features": "def features(self, prices: Prices) -> pd.DataFrame:",
+    "target": "def target(self, prices: Prices, config: RunConfig) -> pd.DataFrame:",
+}
+"""What a task of prices may define."""
 MODEL = {
     "__init__": "def __init__(self, config: ModelConfig, dataset: Dataset) -> None:",
     "forward": "def forward(self, x: Tensor) -> Tensor:",
 }
+PRICE_TASK = ("sp500.tasks.prices", "PriceTask")
 TASK, MODULE = ("sp500.training.task", "Task"), ("torch.nn.modules.module", "Module")
 """Module and name of the classes that a task and a model inherit from."""
 PLACED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -49,7 +55,8 @@ def load_task(own: Reference) -> Any:
         raise ConfigError(f"{where} does not inherit from sp500.Task; write 'class {own.name}(Task):'")
     for name in sorted(getattr(maker, "__abstractmethods__", ())):
         raise ConfigError(f"{where} has no method {name}; add '{REQUIRED.get(name, name)}'")
-    for name, line in (REQUIRED | OPTIONAL).items():
+    of_prices = OF_PRICES if _find_base(maker, PRICE_TASK) else {}
+    for name, line in (REQUIRED | OPTIONAL | of_prices).items():
         if callable(method := getattr(maker, name, None)):
             _check_takes(method, ["self", *re.findall(r"(\w+): ", line)], f"{where}: {name}", f"write '{line}'")
     start = f"{where}: __init__"
@@ -80,6 +87,15 @@ def check_judge(task: object, own: Reference, built_in: Container[str]) -> None:
             f"{own.path.name}: class {own.name} has a loss of its own and inherits judge from {base}, which compares by"
             f" another: its verdict would be wrong. Add '{REQUIRED['judge']}', which may return super().judge(outputs, "
             "dataset) if that is meant"
+        )
+
+
+def check_named_loss(task: object, own: Reference, name: str) -> None:
+    """Raise ConfigError for a task, or its class, that is not trained by the loss that `train.loss` names."""
+    if _find_class(task.loss) != ":".join(PRICE_TASK):  # type: ignore[attr-defined] # every task has one
+        raise ConfigError(
+            f"train.loss {name} is not used by {own.path.name}: class {own.name} has a loss of its own; leave it out, "
+            "or inherit the loss of sp500.PriceTask"
         )
 
 

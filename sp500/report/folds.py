@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 Column = tuple[str, Callable[[FoldRow], Mapping[str, Any]], Metric]
 """Title, the part of a fold's row that it shows, and the metric."""
-SCORE = {"mse": "mse", "error_rate": "accuracy"}
-"""The metric that is shown for what an improvement is measured in."""
+SCORE = {"error_rate": "accuracy"}
+"""The metric that is shown for what an improvement is measured in, where that is another."""
 RATIO = "sharpe_after_cost"
 SHOWN = ("mse", "accuracy", "directional_accuracy", RATIO)
 
@@ -122,7 +122,7 @@ def lines(record: RunRecord) -> list[str]:
     printed = [f"  {line(row, kind)}" for row in record.folds or ()]
     naive = {f"naive, {kind.name_naive(name)}": moments for name, moments in record.metrics["naive"].items()}
     for name, moments in {"model": record.metrics["test"], **naive}.items():
-        spreads = [_spread(key, moments[key]) for key in (*SHOWN, *_own_names(record)) if key in moments]
+        spreads = [_spread(key, moments[key]) for key in _names(record) if key in moments]
         printed.append(f"  mean over folds, {name}: {', '.join(spreads)}")
     if held := [ratio for row in _good(record) if (ratio := _buy_and_hold(row).get(RATIO)) is not None]:
         printed.append(f"  mean over folds, {formatting.BUY_AND_HOLD}: {_spread(RATIO, _moments(held))}")
@@ -135,7 +135,7 @@ def line(row: FoldRow, kind: TaskKind) -> str:
     if row["status"] != "ok":
         return f"{head}: failed: {row['reason']}"
     gain, took = row["improvement"], f"epoch {row['best_epoch']}, {seconds(row['seconds'])}"
-    key, word = SCORE[gain["metric"]], against_naive(gain, row["best_epoch"])
+    key, word = SCORE.get(gain["metric"], gain["metric"]), against_naive(gain, row["best_epoch"])
     rival = kind.name_naive(gain["over"])
     text = f"{_title(key)} {_number(key, row['test'][key])}, naive ({rival}) {_number(key, _rival(row)[key])}"
     if ends := bounds(gain):
@@ -164,8 +164,14 @@ def _own_names(record: RunRecord) -> list[str]:
     return own_names([row["test"] for row in _good(record)])
 
 
+def _names(record: RunRecord) -> list[str]:
+    """Metrics that a terminal shows, each once."""
+    return list(dict.fromkeys((*SHOWN, _metric(record), *_own_names(record))))
+
+
 def _metric(record: RunRecord) -> str:
-    return SCORE[_good(record)[0]["improvement"]["metric"]]
+    metric = _good(record)[0]["improvement"]["metric"]
+    return SCORE.get(metric, metric)
 
 
 def _moments(values: Sequence[float]) -> Spread:
@@ -270,7 +276,7 @@ def _columns(record: RunRecord) -> list[Column]:
     """Return every column that has a mean: the three that are compared come first."""
     rows, key = _good(record), _metric(record)
     tests = [test for row in rows for test in (row["test"], _rival(row))]
-    shown = [metric for metric in columns(tests) if metric.key in {*SHOWN, *_own_names(record)}]
+    shown = [metric for metric in columns(tests) if metric.key in {*SHOWN, _metric(record), *_own_names(record)}]
     compared = next(metric for metric in shown if metric.key == key)
     gain = Metric("Against naive", "value", partial(percent, digits=2, sign=True))
     rest = [metric for metric in shown if metric is not compared]

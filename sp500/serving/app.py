@@ -40,7 +40,7 @@ from sp500.serving.media_requests import Classes, ImagesBody, Text, TextBody, cl
 from sp500.serving.models import POLL_SECONDS, OneRun, Registered, Served
 from sp500.serving.predictor import Predictor
 from sp500.serving.requests import BadRequest, Forecast, Outputs, Prices, Problem, WindowsBody
-from sp500.serving.scores import TRACES, score_log
+from sp500.serving.scores import TRACES, is_scored, score_log
 from sp500.training.task import Classifying, Continuing, Forecasting
 from sp500.version import __version__
 
@@ -129,7 +129,7 @@ class Server:
         """Return a row for each run that answered, at most a minute old. Empty if no answer is logged."""
         champion = self.models.choice.champion
         prices = await self.run_download(self.history.prices, champion)
-        if not self.answers or not champion or not prices:
+        if not self.answers or not champion or not prices or not is_scored(champion.predictor.task):
             return []
         async with self.counting:
             if self.counted is None or self.counted[0] is not champion or time.monotonic() > self.counted[1]:
@@ -331,6 +331,9 @@ def _describe(served: Served | None) -> dict[str, object] | None:
         "outputs": recipe.outputs,
         "features": recipe.state.get("features"),
         "horizon": recipe.state.get("horizon"),
+        "columns": requests.input_fields(served.predictor) if recipe.features else None,
+        "history": requests.minimum_days(served.predictor) if recipe.features else None,
+        "refuses": requests.find_refusal(served.predictor),
         "weights_sha256": recipe.weights_sha256,
         "state": recipe.state,
     }

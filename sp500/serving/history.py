@@ -10,7 +10,7 @@ from sp500.data.prices import Prices
 from sp500.data.sources import load
 from sp500.errors import SP500Error
 from sp500.serving.models import Served
-from sp500.serving.requests import input_fields, minimum_days
+from sp500.serving.requests import OHLCV, input_fields, minimum_days
 from sp500.training.task import Forecasting
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,8 @@ class History:
         """Read the prices again; if that fails, those of the same run stay until the next time."""
         known = self._run == served.run and self._prices is not None
         try:
-            self._prices = load(served.predictor.config.data.model_copy(update={"end": None}))
+            own = [name for name in input_fields(served.predictor) if name not in {"close", *OHLCV}]
+            self._prices = load(served.predictor.config.data.model_copy(update={"end": None}), columns=own)
         except SP500Error as error:
             if not known:
                 raise
@@ -62,13 +63,16 @@ class History:
         if served is None or prices is None or ticker not in prices.tickers:
             return None
         names, days = input_fields(served.predictor), max(DAYS, minimum_days(served.predictor))
-        table = {name: prices.fields[name][ticker].dropna().iloc[-days:] for name in names}
+        close = prices.close[ticker].dropna().iloc[-days:]
+        table = {name: prices[name][ticker].loc[close.index] for name in names}
         dates = [f"{day:%Y-%m-%d}" for day in table["close"].index]
         moves = [move.rpartition(":") for move in served.predictor.config.data.real_moves]
         real = [day for whose, _, day in moves if whose == ticker and day in dates]
         body: dict[str, object] = {
             "ticker": ticker,
             "dates": dates,
-            **{name: column.tolist() for name, column in table.items()},
+            **{name: column.tolist() for name, column in table.items() if name in prices.fields},
         }
+        if own := {name: column.tolist() for name, column in table.items() if name in prices.columns}:
+            body["columns"] = own
         return body | ({"real_moves": real} if real else {})

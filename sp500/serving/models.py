@@ -57,8 +57,10 @@ class Choice:
 def interface(predictor: Predictor) -> str:
     """Return a hash of what a request to this run must hold: models with one hash can replace each other."""
     recipe = predictor.recipe
-    names = recipe.state.get("features"), recipe.state.get("horizon")
-    # Only the name of a task of the user's own: each run has its own copy of the file, and folders move.
+    names: list[object] = [recipe.state.get("features"), recipe.state.get("horizon")]
+    if own := recipe.state.get("columns"):
+        names.append(own)
+    # The name alone of a task of the user's own: each run has its own copy of the file, and folders move.
     parts = [reference_name(predictor.config.task), recipe.window, recipe.row, recipe.row_dtype, recipe.outputs, *names]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 

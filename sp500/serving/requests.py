@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from datetime import UTC, date, datetime
 from itertools import chain
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import numpy as np
 import pandas as pd
@@ -15,6 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from sp500.data import sessions
 from sp500.data.features import CLOSE_FEATURES, WARM_UP
+from sp500.data.prices import fit_columns
 from sp500.data.validation import FaultyPrices, summarize, validate
 from sp500.errors import DataError
 from sp500.serving.predictor import Predictor
@@ -23,6 +24,7 @@ from sp500.training.task import Forecasting
 
 MOST_DAYS, MOST_WINDOWS, MOST_NUMBERS = 5_000, 1_024, 100_000
 """Largest numbers of days and windows in a request, and of numbers in an answer."""
+MOST_COLUMNS = 100
 MOST_PROBLEMS = 20
 """Most problems that an answer lists."""
 EPOCH = date(1970, 1, 1).toordinal()
@@ -76,16 +78,20 @@ class Prices(Body):
     high: Numbers | None = None
     low: Numbers | None = None
     volume: Numbers | None = None
+    columns: Annotated[dict[str, Numbers], Field(max_length=MOST_COLUMNS)] = {}
+    """Further columns of the model's own by name, as `columns` of GET /v1/models lists them."""
     real_moves: Annotated[list[date], Field(max_length=100)] = []
     """Dates of moves that look like a fault and happened."""
 
     def fields(self) -> tuple[dict[str, pd.Series], list[str]]:
-        """Return checked prices by name, and what was repaired in them by the rules that training data must pass.
+        """Checked prices and further columns by name, and what was repaired, by the rules of training data.
 
         Raises BadRequest.
         """
         columns = {name: values for name in ("close", *OHLCV) if (values := getattr(self, name)) is not None}
-        for name, values in columns.items():
+        if usual := [name for name in self.columns if name in {"close", *OHLCV}]:
+            raise BadRequest(Problem(field=f"columns.{usual[0]}", message="is a field of its own, not one of columns"))
+        for name, values in (columns | {f"columns.{name}": values for name, values in self.columns.items()}).items():
             if len(values) != len(self.dates):
                 raise BadRequest(Problem(field=name, message=f"has {len(values)} numbers for {len(self.dates)} dates"))
         for number, (before, day) in enumerate(zip(self.dates, self.dates[1:], strict=False), 1):
@@ -111,7 +117,10 @@ class Prices(Body):
         # A last session without a price, or one before the first, is not filled: training drops it as well.
         checked = {name: table[self.ticker] for name, table in tables.items()}
         known = np.logical_and.reduce([column.notna() for column in checked.values()])
-        return {name: column[known] for name, column in checked.items()}, summarize(faults)
+        prices = {name: column[known] for name, column in checked.items()}
+        own = {name: pd.DataFrame({self.ticker: np.array(values)}, index) for name, values in self.columns.items()}
+        fitted, carried = fit_columns(own, prices["close"].to_frame())
+        return prices | {name: table[self.ticker] for name, table in fitted.items()}, summarize([*faults, *carried])
 
 
 class WindowsBody(Body):
@@ -208,13 +217,37 @@ class Outputs(Answer):
 
 
 def input_fields(predictor: Predictor) -> tuple[str, ...]:
-    """Return the prices that the model's features are made of."""
+    """Prices and further columns that the model's features are made of."""
+    if isinstance(names := predictor.recipe.state.get("columns"), list):
+        return tuple(map(str, names))
     return ("close",) if predictor.recipe.features <= set(CLOSE_FEATURES) else ("close", *OHLCV)
 
 
 def minimum_days(predictor: Predictor) -> int:
-    """Return how many prices a forecast needs: for the features of a window, and for the last return."""
-    return max(WARM_UP + predictor.recipe.window, predictor.recipe.horizon + 1)
+    """Prices that a forecast needs: for the features of a window, and for the last return."""
+    state, window, least = predictor.recipe.state, predictor.recipe.window, predictor.recipe.horizon + 1
+    if isinstance(history := state.get("history"), int):  # of columns that are computed
+        return max(history, least)
+    past = state.get("past", WARM_UP)
+    return max((past if isinstance(past, int) else WARM_UP) + window, least)
+
+
+def find_refusal(predictor: Predictor) -> str:
+    """Return why no request can give what the model's features need; empty where one can."""
+    across = predictor.recipe.state.get("across")
+    if not isinstance(across, list) or not across:
+        return ""
+    return (
+        f"column {across[0]} of this model depends on other tickers, and a request has one; send windows to /v1/windows"
+    )
+
+
+def _refuse_missing(name: str) -> NoReturn:
+    if name in OHLCV:
+        raise BadRequest(Problem(field=name, message="this model has features of open, high, low and volume"))
+    raise BadRequest(
+        Problem(field=f"columns.{name}", message=f"this model has a feature of column {name}; send its numbers")
+    )
 
 
 def forecast(predictor: Predictor, body: Prices) -> LoggedForecast:
@@ -223,9 +256,11 @@ def forecast(predictor: Predictor, body: Prices) -> LoggedForecast:
     names = dataset.state.get("features")
     if not isinstance(task, Forecasting) or not names:
         raise BadRequest(Problem(field="close", message="this model was not trained on prices; see GET /v1/models"))
+    if refusal := find_refusal(predictor):
+        raise BadRequest(Problem(field="close", message=refusal))
     fields, repairs = body.fields()
     if missing := [name for name in input_fields(predictor) if name not in fields]:
-        raise BadRequest(Problem(field=missing[0], message="this model has features of open, high, low and volume"))
+        _refuse_missing(missing[0])
     close, least = fields["close"], minimum_days(predictor)
     if len(close) < least:
         raise BadRequest(

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from sp500 import metrics
 from sp500.config import RunConfig
 from sp500.serving.answers import KEY, AnswerLog
+from sp500.tasks.prices import PriceTask
 
 NAIVE = "naive_"
 TRACES = ("trace_0", "trace_1", "trace_2")
@@ -29,6 +30,11 @@ def trace_returns(returns: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
     weights = np.cos(np.outer(days, np.sqrt([2.0, 3.0, 5.0])))
     parts = (np.asarray(part)[..., None] * weight for part, weight in zip(returns, weights, strict=True))
     return np.asarray(sum(parts))
+
+
+def is_scored(task: object) -> bool:
+    """Return whether answers are forecasts of returns, which prices judge: not of a target or a loss of its own."""
+    return not isinstance(task, PriceTask) or task.is_scored
 
 
 def score_log(log: AnswerLog, close: pd.DataFrame, config: RunConfig) -> list[dict[str, object]]:

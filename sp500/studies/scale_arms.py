@@ -44,7 +44,7 @@ def prepare(config: RunConfig) -> pipeline.Prepared | Copied:
     if config.train.checkpoint_steps:
         raise ConfigError("train.checkpoint_steps: shards come in another order after a restart; leave it at 0")
     if config.task_kind.from_prices and not config.data.npz_path:
-        return pipeline.prepare(config.data, direction=catalog.forecasts_direction(config))
+        return catalog.price_task(config).read(config)
     config = catalog.resolve(config)
     once = config.model_copy(update={"data": config.data.model_copy(update={"multiplier": 1})})
     data = catalog.prepare(catalog.task(config), once)

@@ -13,6 +13,7 @@ from sp500.runs.store import Run, RunStore
 from sp500.studies.settings import WalkForwardSettings
 
 if TYPE_CHECKING:
+    from sp500.data.columns import Hooks
     from sp500.data.folds import Folds
 
 
@@ -23,25 +24,26 @@ def run_walk_forward(
     from sp500.studies import walk_forward_folds
     from sp500.tasks import catalog
 
-    catalog.forecasts_direction(catalog.resolve(config))
-    return walk_forward_folds.record(config, run, cut_folds(config), on_row)
+    resolved = catalog.resolve(config)
+    hooks = catalog.price_task(resolved).hooks(resolved)
+    return walk_forward_folds.record(config, run, cut_folds(config, hooks), on_row)
 
 
 def preview(config: WalkForwardSettings) -> dict[str, object]:
-    """Return what a dry run shows: the dates of every fold."""
+    """What a dry run shows: the dates of every fold, by the built-in columns for a task of the user's own."""
     folds = cut_folds(config)
     return {"folds": [folds.dates(number + 1) for number in range(len(folds))]}
 
 
-def cut_folds(config: WalkForwardSettings) -> Folds:
-    """Return prices, features and the dates of every fold."""
+def cut_folds(config: WalkForwardSettings, hooks: Hooks | None = None) -> Folds:
+    """Prices, features and the dates of every fold."""
     from sp500.data import folds
 
     record = find_run(config.best_of, config.io.save_dir) if config.best_of else None
     # A search chose by its validation dates and has looked at no later ones.
     splits = record.data.get("splits") if record and record.search else None
     until = splits["valid"][1] if splits and "valid" in splits else None
-    return folds.prepare(config.data, folds=config.folds, test_days=config.test_days, chosen_until=until)
+    return folds.prepare(config.data, folds=config.folds, test_days=config.test_days, chosen_until=until, hooks=hooks)
 
 
 def find_run(name: str, folder: Path) -> RunRecord:

@@ -141,16 +141,18 @@ def _failed_row(dates: FoldDates, reason: str) -> FoldRow:
 def _train_fold(config: RunConfig, folds: Folds, number: int) -> FoldRow:
     # A fold trains alone, however many train at once.
     config = config.run_config().model_copy(update={"num_workers": 0})
-    task = catalog.task(config)
-    task_is_direction = catalog.forecasts_direction(config)
-    dataset = folds.dataset(number, config.train.dtype, direction=task_is_direction)
+    task = catalog.price_task(config)
+    hooks = task.hooks(config)
+    dataset = folds.dataset(number, config.train.dtype, direction=task.direction, hooks=hooks)
 
     def fit_one(config: RunConfig, dataset: Dataset, folder: Path) -> FitResult:
         del folder  # a stopped fold starts from the beginning
         return fit(task, dataset, config, SoloWorker(device(config.train.device)))
 
     again = config.train.refit
-    whole = folds.dataset(number, config.train.dtype, direction=task_is_direction, refit=True) if again else None
+    whole = None
+    if again:
+        whole = folds.dataset(number, config.train.dtype, direction=task.direction, refit=True, hooks=hooks)
     result, refitted, _ = refit.fit_with(fit_one, task, config, dataset, folder=Path("none"), whole=whole)
     metrics = task.judge(result.outputs, dataset)
     return {

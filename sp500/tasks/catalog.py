@@ -12,7 +12,7 @@ from sp500.errors import ConfigError, DataError, SP500Error
 from sp500.machine.memory import is_out_of_memory
 from sp500.plugins import contract, source
 from sp500.tasks import checks
-from sp500.tasks.returns import Direction, Returns
+from sp500.tasks.prices import PriceTask
 from sp500.training.task import Task
 
 
@@ -33,6 +33,10 @@ def resolve(config: RunConfig) -> RunConfig:
         config = config.model_copy(update={"model": network})
     binary, npz = config.task_kind.binary, config.data.npz_path
     if binary and npz and arrays.is_direction(arrays.read(npz)):
+        if config.train.loss != "mse":
+            raise ConfigError(
+                f"train.loss {config.train.loss}: the targets of {npz} are classes, 0 and 1; leave it out"
+            )
         return config.model_copy(update={"task": binary})
     return config
 
@@ -64,13 +68,12 @@ def prepare(task: Task, config: RunConfig, dataset: Dataset | None = None) -> Da
         raise DataError(source.describe(error, config.own_task, config.model.own)) from error
 
 
-def forecasts_direction(config: RunConfig) -> bool:
-    """Return whether a task of prices forecasts the sign of returns. Raises ConfigError for other tasks."""
+def price_task(config: RunConfig) -> PriceTask:
+    """Return the task of a resolved configuration, one of prices. Raises ConfigError for other tasks."""
     instance = task(config)
     config.check_judge(instance)
-    if not isinstance(instance, Returns | Direction):
+    if not isinstance(instance, PriceTask):
         raise ConfigError(
-            f"task {config.task}: folds are cut by date, which it has none of; inherit from sp500.tasks.returns.Returns"
-            " or Direction"
+            f"task {config.task}: folds are cut by date, which it has none of; inherit from sp500.PriceTask"
         )
-    return isinstance(instance, Direction)
+    return instance

@@ -25,6 +25,7 @@ class Returns(TaskKind):
     from_prices = True
     packs = True
     scales_targets = True
+    has_losses = True
     binary = "direction"
 
 
@@ -35,6 +36,7 @@ class Direction(Returns):
     title = "Direction"
     previous = "previous direction"
     scales_targets = False
+    has_losses = False
     binary = ""
 
 
@@ -45,7 +47,8 @@ class Images(TaskKind):
     title = "Classes of images"
     windows = "image"
     section, settings = "images", ImagesConfig
-    ignored = ("source", "npz_path")
+    ignored = ("source", "npz_path", "features")
+    has_losses = False
     defaults: ClassVar[Mapping[str, Mapping[str, str | float]]] = {
         "model": {"kind": "cnn"},
         "train": {"lr": 3e-3, "batch_size": 64},
@@ -65,7 +68,8 @@ class Language(TaskKind):
     title = "Next bytes"
     windows = "tokens"
     section, settings = "text", TextConfig
-    ignored = ("source", "npz_path", "test_fraction", "valid_from_train")
+    ignored = ("source", "npz_path", "features", "test_fraction", "valid_from_train")
+    has_losses = False
     defaults: ClassVar[Mapping[str, Mapping[str, str | float]]] = {
         "model": {"kind": "gpt"},
         "train": {"lr": 3e-3, "batch_size": 32},
@@ -104,6 +108,8 @@ class Synthetic(TaskKind):
     title = "Synthetic classes"
     windows = "series"
     section, settings = "synthetic", SyntheticConfig
+    ignored = ("features",)
+    has_losses = False
     real = False
     packs = True
 

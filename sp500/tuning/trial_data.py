@@ -37,6 +37,8 @@ def key(config: RunConfig) -> str:
     """Return the hash of the settings that decide the data, the same for all trials that can share it."""
     sections = [section.model_dump(mode="json") for section in config.sections.values()]
     data = config.data.model_dump(mode="json"), *sections, config.task, config.train.dtype
+    loss = config.train.model_dump(include={"loss", "quantile"}, exclude_defaults=True)
+    data = (*data, loss) if loss else data  # training starts from the best constant under it
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
 
 

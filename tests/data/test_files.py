@@ -236,7 +236,6 @@ def test_numbered_tickers_of_a_parquet_file_are_names(tmp_path: Path, clean: pd.
         ),
         (b"date;KO\n2020-01-02;5,25\n2020-01-03;5,5\n", "'5,25' is not a number; use a decimal point"),
         (b"date,ticker,price\n2020-01-02,KO,5\n", "wrong columns date, ticker, price"),
-        (b"date,ticker,close,mood\n2020-01-02,KO,5,good\n", "wrong columns mood"),
         (b"date,close,Close\n2020-01-02,5,5\n", "close"),
         (b"date,KO,KO\n2020-01-02,5,6\n2020-01-03,5,6\n", "KO"),
         (b"date,KO\nyesterday,5\n", "row 2"),

@@ -96,21 +96,22 @@ LOSS = "    def loss(self, output, target):\n        return output.sum()\n"
 JUDGE = "    def judge(self, outputs, dataset):\n        return super().judge(outputs, dataset)\n"
 MIXIN = f"class Mixin:\n{LOSS}\n\n"
 OTHER_LOSS = {
-    "overridden": f"class Mine(Returns):\n{LOSS}",
+    "overridden": f"class Mine(Direction):\n{LOSS}",
     "overridden, of images": f"from sp500.tasks.images import Images\nclass Mine(Images):\n{LOSS}",
     "from a mixin": f"{MIXIN}class Mine(Mixin, Direction):\n    pass\n",
-    "from a base in the file": f"class Base(Returns):\n{LOSS}\n\nclass Mine(Base):\n    pass\n",
-    "of another task": "class Mine(Returns):\n    loss = Direction.loss\n",
-    "assigned": "import torch\nclass Mine(Returns):\n    loss = staticmethod(lambda output, target: output.sum())\n",
-    "of the instance": "class Mine(Returns):\n    def __init__(self, config):\n        super().__init__(config)\n"
+    "from a base in the file": f"class Base(Direction):\n{LOSS}\n\nclass Mine(Base):\n    pass\n",
+    "of another task": "class Mine(Direction):\n    loss = Returns.loss\n",
+    "assigned": "import torch\nclass Mine(Direction):\n    loss = staticmethod(lambda output, target: output.sum())\n",
+    "of the instance": "class Mine(Direction):\n    def __init__(self, config):\n        super().__init__(config)\n"
     "        object.__setattr__(self, 'loss', lambda output, target: output.sum())\n",
-    "by another name": f"from sp500.tasks import returns\nR = returns.Returns\nclass Mine(R):\n{LOSS}",
+    "by another name": f"from sp500.tasks import returns\nR = returns.Direction\nclass Mine(R):\n{LOSS}",
 }
 JUDGED = {
     "not overridden": "class Mine(Returns):\n    pass\n",
     "no loss": "class Mine(Direction):\n    def kept(self, output, target):\n        return output\n",
-    "with a judge": f"class Mine(Returns):\n{LOSS}\n{JUDGE}",
-    "judge from a mixin": f"class Mixin:\n{LOSS}\n{JUDGE}\n\nclass Mine(Mixin, Returns):\n    pass\n",
+    "overridden, of a number, whose judge asks it": f"class Mine(Returns):\n{LOSS}",
+    "with a judge": f"class Mine(Direction):\n{LOSS}\n{JUDGE}",
+    "judge from a mixin": f"class Mixin:\n{LOSS}\n{JUDGE}\n\nclass Mine(Mixin, Direction):\n    pass\n",
 }
 
 
@@ -119,7 +120,7 @@ def test_task_whose_loss_a_built_in_judge_does_not_know_is_refused_before_its_da
     where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from sp500.config import RunConfig
-    from sp500.tasks import catalog, returns
+    from sp500.tasks import catalog
 
     class Loaded(Exception):
         """The data was asked for."""
@@ -127,7 +128,7 @@ def test_task_whose_loss_a_built_in_judge_does_not_know_is_refused_before_its_da
     def load(*_: object, **__: object) -> None:
         raise Loaded
 
-    monkeypatch.setattr(returns, "_prepare", load)
+    monkeypatch.setattr("sp500.tasks.prices.PriceTask.prepare", load)
     monkeypatch.setattr("sp500.tasks.images.Images.prepare", load)
     head = "from __future__ import annotations\nfrom sp500.tasks.returns import Direction, Returns\n\n\n"
     path = file_of(tmp_path, head + (OTHER_LOSS | JUDGED)[where])

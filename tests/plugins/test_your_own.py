@@ -77,8 +77,9 @@ def test_folds_take_a_task_that_inherits_from_returns(ray_cluster: None) -> None
     assert alone.folds is not None
     assert ray.folds is not None
     assert [fold["test"] for fold in alone.folds] == [fold["test"] for fold in ray.folds]
-    Path("huber.py").write_text(Path("huber.py").read_text().partition("    def judge")[0])
-    with pytest.raises(sp500.errors.ConfigError, match="inherits judge from Returns"):
+    direction = Path("huber.py").read_text().partition("    def judge")[0].replace("Returns", "Direction")
+    Path("huber.py").write_text(direction)
+    with pytest.raises(sp500.errors.ConfigError, match="inherits judge from Direction"):
         sp500.walk_forward(name="unjudged", task="huber.py:Huber", **settings)
     plain = sp500.walk_forward(name="plain", **settings)
     assert plain.metrics["test"] != alone.metrics["test"]

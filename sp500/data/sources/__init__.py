@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,9 +13,10 @@ import pandas as pd
 
 from sp500.config import DataConfig
 from sp500.data import sessions
-from sp500.data.prices import INDEX, Prices, select, validate_prices
+from sp500.data.prices import INDEX, Prices, fit_columns, select, validate_prices
 from sp500.data.sources import yahoo
 from sp500.data.sources.files import read_table
+from sp500.data.sources.headings import FIELDS
 from sp500.errors import DataError
 
 STOCKS_START = pd.Timestamp("1996-01-01")
@@ -35,17 +36,26 @@ log = logging.getLogger(__name__)
 Download = Callable[[DataConfig], Prices]
 
 
-def load(config: DataConfig, now: datetime | None = None, download: Download | None = None) -> Prices:
-    """Load the prices of `config.source`, cut to its tickers and dates, and validate them.
+def load(
+    config: DataConfig,
+    now: datetime | None = None,
+    download: Download | None = None,
+    *,
+    columns: Collection[str] | None = (),
+) -> Prices:
+    """Prices of `config.source`, cut to its tickers and dates, validated.
 
-    `now` bounds the dates (default: the clock's time); `download` gets prices from Yahoo (default: yfinance). Raises
-    DataError naming rule, ticker and date.
+    `columns` are further columns of a file of the user's that are read; None: all that hold numbers. `now` bounds the
+    dates (default: the clock's time); `download` gets prices from Yahoo (default: yfinance). Raises DataError naming
+    rule, ticker and date.
     """
+    if config.source in {"bundled", "yfinance"} and columns:
+        raise DataError(f"data.features: {config.source} has no column {next(iter(columns))}; a file of yours may have")
     if config.source == "bundled":
         return _from_bundle(config, now)
     if config.source == "yfinance":
         return _from_yahoo(config, now, download or yahoo.download)
-    return _from_file(config, now)
+    return _from_file(config, now, columns)
 
 
 def _from_bundle(config: DataConfig, now: datetime | None) -> Prices:
@@ -74,16 +84,18 @@ def _from_yahoo(config: DataConfig, now: datetime | None, download: Download) ->
         return replace(other, notes=(banner, *other.notes))
 
 
-def _from_file(config: DataConfig, now: datetime | None) -> Prices:
+def _from_file(config: DataConfig, now: datetime | None, columns: Collection[str] | None) -> Prices:
     path = Path(config.source).expanduser()
     today = pd.Timestamp(now or datetime.now(UTC)).tz_localize(None).normalize()
-    raw, repaired = read_table(path, today)
+    raw, repaired = read_table(path, today, columns)
     raw = select(raw, config.tickers or tuple(raw["close"].columns), config.source)
+    own = {name: raw.pop(name) for name in [*raw] if name not in FIELDS}
     try:
         prices = validate_prices(raw, config, source=config.source, seen=_seen(path, raw["close"].index[-1], now))
     except DataError as error:
         raise DataError(f"{config.source}: {error}") from None
-    return replace(prices, faults=(*repaired, *prices.faults))
+    fitted, carried = fit_columns(own, prices.close)
+    return replace(prices, faults=(*repaired, *prices.faults, *carried), columns=fitted)
 
 
 def _seen(path: Path, last: pd.Timestamp, now: datetime | None) -> datetime | None:

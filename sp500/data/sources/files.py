@@ -1,6 +1,7 @@
 """Price tables from CSV and Parquet files, long or wide.
 
-Long: `date,ticker,close[,open,high,low,volume]`, `ticker` optional for one series. Wide: `date` and a column of closing
+Long: `date,ticker,close[,open,high,low,volume]`, `ticker` optional for one series; further columns of numbers are read
+where they are asked for, and named where not. Wide: `date` and a column of closing
 prices per ticker. Columns may be separated by commas, semicolons or tabs. A byte-order mark, CRLF line ends, upper-case
 headings, two rows of them and `Symbol` for `ticker` are accepted. Where a long table has `Adj Close`, that is the
 close, and the other prices of the day are scaled with it; dividends and splits, which it counts already, are left out.
@@ -9,7 +10,9 @@ So is a column without a name that holds no prices.
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -37,11 +40,12 @@ USUAL = {*FIELDS, ADJUSTED, *["ticker", "price", "day", "time", "datetime", "tim
 EXPECTED = "expected date,ticker,close[,open,high,low,volume], or date and one column of prices per ticker"
 
 
-def read_table(path: Path, today: pd.Timestamp) -> tuple[Tables, list[Fault]]:
-    """Read tables [date, ticker] per field, dates in order and each once, and the faults repaired on the way.
+def read_table(path: Path, today: pd.Timestamp, columns: Collection[str] | None = ()) -> tuple[Tables, list[Fault]]:
+    """Tables [date, ticker] per field, dates in order and each once, and the faults repaired on the way.
 
-    A date of two digits for the year is before `today`. Raises DataError that names the file, and rule, ticker and
-    date of every fault refused.
+    `columns` are further columns of a long file that have to be there; None: all that hold numbers. A date of two
+    digits for the year is before `today`. Raises DataError that names the file, and rule, ticker and date of every
+    fault refused.
     """
     frame = _read(path)
     if frame.empty:
@@ -49,10 +53,16 @@ def read_table(path: Path, today: pd.Timestamp) -> tuple[Tables, list[Fault]]:
     faults: list[Fault] = []
     frame, is_long = _name_columns(_leave_out_nameless(frame, path, faults), path)
     frame["date"] = _dates(frame["date"], path, faults, today)
-    long = _long(frame, path) if is_long else frame.melt(id_vars="date", var_name="ticker", value_name="close")
+    _check_columns(columns, frame, path, is_long=is_long)
+    long = (
+        _long(frame, path, columns, faults)
+        if is_long
+        else frame.melt(id_vars="date", var_name="ticker", value_name="close")
+    )
+    own = [name for name in long.columns if name not in {"date", "ticker", ADJUSTED, *FIELDS}]
     if hidden := [ticker for ticker in long["ticker"].unique() if not str(ticker).isprintable()]:
         raise DataError(f"{path}: ticker {ascii(hidden[0])[:40]} has a character that cannot be seen; type it again")
-    for name in {*FIELDS, ADJUSTED}.intersection(long.columns):
+    for name in [*{*FIELDS, ADJUSTED}.intersection(long.columns), *own]:
         long[name] = _numbers(long, name, path)
     if ADJUSTED in long.columns:
         long = _adjust(long, faults)
@@ -74,8 +84,8 @@ def tables_of(long: pd.DataFrame) -> Tables:
     """Return tables [date, ticker] of long rows."""
     tables = {
         name: long.pivot(index="date", columns="ticker", values=name).sort_index()
-        for name in FIELDS
-        if name in long.columns
+        for name in long.columns
+        if name not in {"date", "ticker"}
     }
     for table in tables.values():
         table.columns.name = None
@@ -289,20 +299,48 @@ def _timezone(day: str, zones: str, *, repaired: bool) -> Fault:
     return Fault("timezone", "*", day, f"{zones}: {done}", repaired)
 
 
-def _long(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
-    """Return a long table with its ticker column, checked."""
+def _check_columns(columns: Collection[str] | None, frame: pd.DataFrame, path: Path, *, is_long: bool) -> None:
+    """Raise DataError for a column that is asked for and not there."""
+    missing = [name for name in columns or () if name not in frame.columns or not is_long]
+    if missing and not is_long:
+        raise DataError(
+            f"{path}: data.features {missing[0]}: in a wide file every column is a ticker; write a long one: {EXPECTED}"
+        )
+    if missing:
+        have = [name for name in frame.columns if name not in {"date", "ticker"}]
+        near = difflib.get_close_matches(missing[0], have, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"it has {_name_usual(have)}"
+        raise DataError(f"{path}: data.features: no column is named {missing[0]}; {hint}")
+
+
+def _long(frame: pd.DataFrame, path: Path, columns: Collection[str] | None, faults: list[Fault]) -> pd.DataFrame:
+    """A long table with its ticker column and those asked for, checked."""
     if "ticker" not in frame.columns:
         frame["ticker"] = path.stem.upper()
-    frame = frame.drop(columns=[name for name in frame.columns if name in UNUSED])
-    unknown = [name for name in frame.columns if name not in {"date", "ticker", ADJUSTED, *FIELDS}]
-    if unknown or "close" not in frame.columns:
-        wrong = unknown if "close" in frame.columns else frame.columns
-        raise DataError(f"{path}: wrong columns {', '.join(wrong)}; {EXPECTED}")
+    if "close" not in frame.columns:
+        raise DataError(f"{path}: wrong columns {', '.join(frame.columns)}; {EXPECTED}")
+    usual = {"date", "ticker", ADJUSTED, *FIELDS}
+    known = usual | ({name for name in frame.columns if _holds_numbers(frame[name])} if columns is None else {*columns})
+    unused = [name for name in frame.columns if name not in known and name not in UNUSED]
+    if unused:
+        why = "hold no numbers" if columns is None else "are not asked for with data.features"
+        detail = f"{', '.join(unused)} {why}; left out"
+        faults.append(Fault("unused", "*", f"{some(len(unused), 'column')}", detail, repaired=True))
+    frame = frame[[name for name in frame.columns if name in known]].copy()
     nameless = frame["ticker"].isna() | (frame["ticker"].astype(str).str.strip() == "")
     if nameless.any():
         raise DataError(f"{path}: row {frame.index[nameless][0]}: ticker is empty")
     frame["ticker"] = frame["ticker"].astype(str).str.strip()
     return frame
+
+
+def _holds_numbers(column: pd.Series) -> bool:
+    """Whether a column holds numbers, at least one, and no other text."""
+    if types.is_numeric_dtype(column):
+        return bool(column.notna().any())
+    text = column.astype("string").str.strip()
+    text = text[~text.str.lower().isin(MISSING) & text.notna()]
+    return bool(len(text)) and bool(parse_numbers(text, counts=False).notna().all())
 
 
 def _adjust(long: pd.DataFrame, faults: list[Fault]) -> pd.DataFrame:

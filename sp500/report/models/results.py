@@ -178,6 +178,8 @@ def _group_name(record: RunRecord) -> str:
         settings.get("eval", {}).get("threshold"),
         settings.get("eval", {}).get("cost_bps"),
     ]
+    if (loss := settings.get("train", {}).get("loss", "mse")) != "mse":  # verdicts by other losses are not compared
+        parts += [loss, settings["train"].get("quantile")]
     digest = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
     return f"{_task(record)}-{digest[:8]}"
 
@@ -251,7 +253,9 @@ def _tell_group_apart(group: Group, groups: Sequence[Group]) -> Group:
 def _test_settings(record: RunRecord) -> dict[str, object]:
     """Return what decides which windows are the test, and what is counted on them."""
     sections = ("data", task.find(_task(record)).section, "eval")
-    return {f"{name}.{key}": value for name in sections for key, value in record.config.get(name, {}).items()}
+    train = record.config.get("train", {})
+    loss = {"train.loss": train.get("loss", "mse"), "train.quantile": train.get("quantile", 0.5)}
+    return {f"{name}.{key}": value for name in sections for key, value in record.config.get(name, {}).items()} | loss
 
 
 def _settings(record: RunRecord) -> dict[str, object]:
