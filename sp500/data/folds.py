@@ -47,7 +47,7 @@ class Folds:
     def dataset(
         self, number: int, dtype: str, *, direction: bool, refit: bool = False, hooks: Hooks | None = None
     ) -> Dataset:
-        """The fold's windows, for a `refit` with the validation dates among the training dates.
+        """Return the fold's windows, for a `refit` with the validation dates among the training dates.
 
         Raises DataError when a part has none.
         """
@@ -73,7 +73,7 @@ def prepare(
     chosen_until: str | None = None,
     hooks: Hooks | None = None,
 ) -> Folds:
-    """Prices, features, and the dates of the folds; the last test ends with the last date whose return is known.
+    """Return prices, features, and the dates of the folds; the last test ends with the last date whose return is known.
 
     `chosen_until` is the last validation date of the search that chose the config. Raises DataError for too few dates.
     """

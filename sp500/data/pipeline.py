@@ -128,7 +128,7 @@ class Prepared:
 
 
 def prepare(config: DataConfig, *, direction: bool, hooks: Hooks | None = None) -> Prepared:
-    """`config`'s prices, cut and fitted.
+    """Return the prices of `config`, cut and fitted.
 
     Targets are log returns divided by their training standard deviation (not with norm none), or 1 for up and 0 for
     not. Raises DataError.
@@ -176,7 +176,7 @@ def fit(
     cut: Split | None = None,
     hooks: Hooks | None = None,
 ) -> Prepared:
-    """The same from prices and features at hand, cut as `config` says or where `cut` does."""
+    """Return the same as `prepare`, from given prices and features, cut by `config` or by `cut`."""
     cut = cut or _cut(table.dates, config)
     if config.augment == "bootstrap" and (table.names[:6] != CLOSE_FEATURES or table.series[0].returns is not None):
         raise DataError("data.augment bootstrap resamples returns for the built-in columns and target; take noise")
@@ -198,7 +198,7 @@ def fit(
 
 
 def last_window(fields: Mapping[str, pd.Series], dataset: Dataset, hooks: Hooks | None = None) -> np.ndarray:
-    """X [1, window, feature] of the last days of one ticker, with the features and the scaling of the training.
+    """Return X [1, window, feature] of the last days of one ticker, with the features and the scaling of the training.
 
     `fields` are its prices by name, `dataset` the recipe's: its `state` has the names of the features and the scaling.
     A feature looks back WARM_UP days at most, so that more prices than these and a window change no bit of it.
@@ -279,7 +279,7 @@ def leak_notes(table: Features, last: np.datetime64, horizon: int) -> list[str]:
 
 
 def target_notes(table: Features, last: np.datetime64) -> list[str]:
-    """A note that names each column that nearly is the task's own target, up to a date.
+    """Return a note that names each column that nearly is the task's own target, up to a date.
 
     Such targets may be persistent, as volatility is, so that strong correlations with them are usual.
     """

@@ -217,14 +217,14 @@ class Outputs(Answer):
 
 
 def input_fields(predictor: Predictor) -> tuple[str, ...]:
-    """Prices and further columns that the model's features are made of."""
+    """Return the prices and further columns that the model's features are made of."""
     if isinstance(names := predictor.recipe.state.get("columns"), list):
         return tuple(map(str, names))
     return ("close",) if predictor.recipe.features <= set(CLOSE_FEATURES) else ("close", *OHLCV)
 
 
 def minimum_days(predictor: Predictor) -> int:
-    """Prices that a forecast needs: for the features of a window, and for the last return."""
+    """Return how many prices a forecast needs: for the features of a window, and for the last return."""
     state, window, least = predictor.recipe.state, predictor.recipe.window, predictor.recipe.horizon + 1
     if isinstance(history := state.get("history"), int):  # of columns that are computed
         return max(history, least)

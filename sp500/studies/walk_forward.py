@@ -30,13 +30,13 @@ def run_walk_forward(
 
 
 def preview(config: WalkForwardSettings) -> dict[str, object]:
-    """What a dry run shows: the dates of every fold, by the built-in columns for a task of the user's own."""
+    """Return what a dry run shows: the dates of every fold, by the built-in columns for a task of the user's own."""
     folds = cut_folds(config)
     return {"folds": [folds.dates(number + 1) for number in range(len(folds))]}
 
 
 def cut_folds(config: WalkForwardSettings, hooks: Hooks | None = None) -> Folds:
-    """Prices, features and the dates of every fold."""
+    """Return prices, features and the dates of every fold."""
     from sp500.data import folds
 
     record = find_run(config.best_of, config.io.save_dir) if config.best_of else None

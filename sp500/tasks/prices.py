@@ -101,7 +101,7 @@ class PriceTask(Task):
             raise DataError(source.describe(error, config.own_task)) from error
 
     def judge(self, outputs: dict[str, np.ndarray], dataset: Dataset) -> Metrics:
-        """Errors, direction and trading per split; the improvement over the best naive forecast on the test."""
+        """Return errors, direction and trading per split; the improvement over the best naive forecast on the test."""
         forecasts = {name: self.forecast(output, dataset) for name, output in outputs.items()}
         scores = {
             name: self._score(forecasts[name], truth(part, dataset), part, dataset)
@@ -129,26 +129,26 @@ class PriceTask(Task):
         return {**scores, "naive": naive}
 
     def predictions(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> pd.DataFrame:
-        """Columns date, ticker (where known), forecast, target: log returns, or what the target is."""
+        """Return the columns date, ticker (if known), forecast, target: log returns, or what the target is."""
         return label_rows(windows, {"forecast": self.forecast(output, dataset), "target": truth(windows, dataset)})
 
     def encode(self, fields: Mapping[str, pd.Series], dataset: Dataset) -> np.ndarray:
-        """X of the last days, as training had them."""
+        """Return X of the last days, as training had them."""
         return pipeline.last_window(fields, dataset, self.hooks(self.config))
 
     def forecast(self, output: np.ndarray, dataset: Dataset) -> np.ndarray:
-        """Log returns, or what the target is."""
+        """Return log returns, or what the target is."""
         return output[:, 0].astype(np.float64) * dataset.target_scale
 
     def naive(self, close: pd.Series, dataset: Dataset) -> dict[str, float]:
-        """No return, the training mean (or the best constant of another loss), the last return over the horizon."""
+        """Return the naive forecasts: zero, the best constant, the last return over the horizon."""
         constant = dataset.naive_output * dataset.target_scale
         if self._has_own_target:
             return {self._constant: constant}
         return {"zero": 0.0, self._constant: constant, "previous": last_return(close, self.config.data.horizon)}
 
     def excess_sharpe(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> float | None:
-        """Of going long where the forecast is above zero and short where it is below; None where it is not traded."""
+        """Return the ratio of going long if the forecast is above zero and short if below; None if it is not traded."""
         if not self._is_traded:
             return None
         return excess_sharpe(np.sign(output[:, 0].astype(np.float64)), windows, self.config)
@@ -192,7 +192,7 @@ class PriceTask(Task):
     def _losses(
         self, forecast: np.ndarray, target: np.ndarray, part: Windows, dataset: Dataset
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The loss of each window and its day. Of a loss of the user's, which is a sum: the loss of each day."""
+        """Return the loss of each window and its day. Of a loss of the user's, which is a sum: the loss of each day."""
         days, scale = list_days(part), dataset.target_scale
         if not self._has_own_loss:
             return losses.compute_losses(self.config.train, forecast, target, scale), days

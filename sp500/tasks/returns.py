@@ -71,7 +71,7 @@ class Direction(PriceTask):
         return {**scores, "naive": naive}
 
     def predictions(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> pd.DataFrame:
-        """Columns date, ticker (where known), forecast (probability of up), target (0 or 1)."""
+        """Return the columns date, ticker (if known), forecast (probability of up), target (0 or 1)."""
         return prices.label_rows(windows, {"forecast": self.forecast(output, dataset), "target": windows.targets})
 
     def forecast(self, output: np.ndarray, dataset: Dataset) -> np.ndarray:
@@ -79,7 +79,7 @@ class Direction(PriceTask):
         return _probability(output)
 
     def naive(self, close: pd.Series, dataset: Dataset) -> dict[str, float]:
-        """The class that is more frequent in training, and the last direction over the horizon."""
+        """Return the class that is more frequent in training, and the last direction over the horizon."""
         majority = {"majority": float(dataset.naive_output >= 0)}
         if self._has_own_target:
             return majority

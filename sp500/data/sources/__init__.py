@@ -43,7 +43,7 @@ def load(
     *,
     columns: Collection[str] | None = (),
 ) -> Prices:
-    """Prices of `config.source`, cut to its tickers and dates, validated.
+    """Load the prices of `config.source`, cut to its tickers and dates, and validate them.
 
     `columns` are further columns of a file of the user's that are read; None: all that hold numbers. `now` bounds the
     dates (default: the clock's time); `download` gets prices from Yahoo (default: yfinance). Raises DataError naming

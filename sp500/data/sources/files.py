@@ -41,7 +41,7 @@ EXPECTED = "expected date,ticker,close[,open,high,low,volume], or date and one c
 
 
 def read_table(path: Path, today: pd.Timestamp, columns: Collection[str] | None = ()) -> tuple[Tables, list[Fault]]:
-    """Tables [date, ticker] per field, dates in order and each once, and the faults repaired on the way.
+    """Read tables [date, ticker] per field, dates in order and each once, and the faults repaired on the way.
 
     `columns` are further columns of a long file that have to be there; None: all that hold numbers. A date of two
     digits for the year is before `today`. Raises DataError that names the file, and rule, ticker and date of every
@@ -314,7 +314,7 @@ def _check_columns(columns: Collection[str] | None, frame: pd.DataFrame, path: P
 
 
 def _long(frame: pd.DataFrame, path: Path, columns: Collection[str] | None, faults: list[Fault]) -> pd.DataFrame:
-    """A long table with its ticker column and those asked for, checked."""
+    """Return a long table with its ticker column and those asked for, checked."""
     if "ticker" not in frame.columns:
         frame["ticker"] = path.stem.upper()
     if "close" not in frame.columns:
@@ -335,7 +335,7 @@ def _long(frame: pd.DataFrame, path: Path, columns: Collection[str] | None, faul
 
 
 def _holds_numbers(column: pd.Series) -> bool:
-    """Whether a column holds numbers, at least one, and no other text."""
+    """Return whether a column holds numbers, at least one, and no other text."""
     if types.is_numeric_dtype(column):
         return bool(column.notna().any())
     text = column.astype("string").str.strip()
