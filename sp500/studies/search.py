@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sp500.tuning.axes import Choice, Space
     from sp500.tuning.limits import Plan
 
+DECIDE_LOSS = ("train.loss", "train.quantile")
 DECIDE_DATA = ("data.", "task", *(f"{kind.section}." for kind in kinds.tasks().values() if kind.section), "train.dtype")
 
 
@@ -87,9 +88,14 @@ def plan(config: SearchSettings) -> Plan:
 
 
 def data_axes(searched: Space) -> dict[str, Choice]:
-    """Return the axes that decide the data. Raises ConfigError for one that is a range."""
+    """Return the axes that decide the data. Raises ConfigError for one that is a range, or decides the loss."""
     from sp500.tuning.axes import Choice
 
+    if losses := [name for name in searched.axes if name in DECIDE_LOSS]:
+        raise ConfigError(
+            f"search space {searched.name}: {losses[0]} decides what a validation loss is, so that values cannot be "
+            "ranked; set it for the whole search"
+        )
     axes = {name: axis for name, axis in searched.axes.items() if name.startswith(DECIDE_DATA)}
     listed = {name: axis for name, axis in axes.items() if isinstance(axis, Choice)}
     for name in axes.keys() - listed:

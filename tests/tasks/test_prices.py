@@ -322,6 +322,23 @@ def test_quantile_without_its_loss_is_refused() -> None:
         RunConfig(train={"quantile": 0.9})
 
 
+@pytest.mark.parametrize("axis", ["train.loss: [mse, mae]", "train.quantile: [0.1, 0.9]"])
+def test_search_ranks_no_losses_of_different_kinds(here: Path, axis: str) -> None:
+    Path("space.yaml").write_text(axis)
+    quantile = {"loss": "quantile", "quantile": 0.3} if "quantile" in axis else {}
+    with pytest.raises(ConfigError, match=r"train\.\w+ decides what a validation loss is"):
+        sp500.search(runs_dir="runs", name="s", space="space.yaml", mode="sequential", **settings(**quantile))
+
+
+def test_search_by_another_loss_ends_with_its_verdict(here: Path) -> None:
+    Path("space.yaml").write_text("model.kind: [linear, mlp]\ndata.features: [[news], [log_return, news]]")
+    record = sp500.search(
+        runs_dir="runs", name="s", space="space.yaml", mode="packed", **settings(loss="mae", epochs=2)
+    )
+    assert (record.search or {})["configs"] == 4
+    assert record.metrics["test"]["improvement"]["metric"] == "mae"
+
+
 def test_loss_counts_in_the_fingerprint_and_in_packs_where_it_is_not_the_default() -> None:
     plain = RunConfig(model={"kind": "mlp"})
     others = [RunConfig(model={"kind": "mlp"}, train={"loss": name}) for name in ("mae", "huber", "quantile")]
