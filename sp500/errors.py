@@ -95,7 +95,7 @@ def attempt(work: Callable[[], T], on_error: Callable[[Exception], T]) -> T:
 
 @contextmanager
 def undo_on_error(undo: Callable[[], object]) -> Iterator[None]:
-    """Call `undo` if the block does not reach its end, also for a signal or an exit. What was raised goes on."""
+    """Call `undo` if the block does not reach its end, also for a signal or an exit. The exception is raised again."""
     with ExitStack() as stack:
         stack.callback(undo)
         yield

@@ -105,7 +105,7 @@ def _client(unanswered: set[tuple[int, str, str, str]]) -> Any:
     """Return the library's client. By default it waits without end, and asks five times again with growing pauses.
 
     Here no silence is longer than SECONDS, and what was not answered is not asked again. A download that was cut off
-    goes on: it asks for what comes after the part that it has.
+    continues: it asks for what comes after the part that it has.
     """
     from huggingface_hub.utils import hf_raise_for_status
     from huggingface_hub.utils._http import default_client_factory

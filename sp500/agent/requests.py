@@ -104,7 +104,7 @@ class JobLogs(Frozen):
 class StopJob(Frozen):
     """Ask a job to end: SIGTERM, and SIGKILL after a grace of 10 seconds.
 
-    Its run can go on later, by the same --name and --resume. Only jobs that an agent submitted here can be stopped;
+    Its run can continue later, by the same --name and --resume. Only jobs that an agent submitted here can be stopped;
     others are their owners'.
     """
 

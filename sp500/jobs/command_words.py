@@ -49,9 +49,10 @@ def check(
             f"For a command of a shell: -- sh -c {shlex.quote(program)}"
         )
     executes = {"-exec", "-execdir"}.intersection(words)  # of find, which end with a ;
-    if found := next((word for word in words if word in OF_A_SHELL and not (executes and word == ";")), None):
+    operators = (word for word in words if word in OF_A_SHELL and not (executes and word == ";"))
+    if operator := next(operators, None):
         raise ConfigError(
-            f"the command has the word {found!r}, and no shell reads it: {program} would get it as an argument. For a "
+            f"the command has the word {operator!r}, and no shell reads it: {program} gets it as an argument. For a "
             "command of a shell: -- sh -c '...'; for one after another: a job each"
         )
     if here and not is_found:

@@ -66,8 +66,8 @@ def files(folder: Path) -> dict[str, int]:
 
 def _read_ignore_files(folder: Path) -> list[tuple[Path, PathSpec[Any]]]:
     """Return the patterns of each ignore file in a folder, which are relative to it."""
-    found = [(folder, _read_patterns(folder / name)) for name in IGNORE_FILES]
-    return [(where, PathSpec.from_lines("gitignore", patterns)) for where, patterns in found if patterns]
+    files = [(folder, _read_patterns(folder / name)) for name in IGNORE_FILES]
+    return [(base, PathSpec.from_lines("gitignore", patterns)) for base, patterns in files if patterns]
 
 
 def _read_patterns(path: Path) -> list[str]:

@@ -115,7 +115,9 @@ def title(section: Section) -> str:
 def summary(report: Report) -> str:
     """Return the verdicts and the report's path, in plain lines."""
     lines = [f"{name}: {sentence}" for name, sentences in report.verdicts.items() for sentence in sentences]
-    lines += [f"{name}: {': '.join(report.missing[name])}" for name, said in report.verdicts.items() if not said]
+    lines += [
+        f"{name}: {': '.join(report.missing[name])}" for name, verdicts in report.verdicts.items() if not verdicts
+    ]
     return "\n".join([*lines, f"report: {report.path}"])
 
 

@@ -45,7 +45,7 @@ class Classes(Answer):
 
 
 class TextBody(Body):
-    """A text to go on with."""
+    """A text to continue."""
 
     text: str = Field(min_length=1, max_length=10_000)
     """The model reads its last bytes, as many as a window has."""
@@ -82,7 +82,7 @@ def write(predictor: Predictor, body: TextBody) -> dict[str, object]:
     except RuntimeError as error:  # a model of the user's own may accept only whole windows; outputs may be infinite
         needed, why = predictor.recipe.window, str(error).splitlines()[0]
         hint = f"; it was trained on {needed} bytes, this text has {len(start)}" if len(start) < needed else ""
-        raise BadRequest(Problem(field="text", message=f"the model cannot go on with it ({why}){hint}")) from None
+        raise BadRequest(Problem(field="text", message=f"the model cannot continue it ({why}){hint}")) from None
     return {"text": continuation.decode(errors="replace")}
 
 

@@ -116,9 +116,7 @@ class Registered:
         return f"model {self.name}" + (f", run {champion.run}" if champion else ", for which no run is promoted yet")
 
     def refresh(self) -> None:
-        """Take over the registry's state. What cannot be loaded is in `choice.refused`, and the model before it
-        goes on. Never raises.
-        """
+        """Load the registry's state. What cannot be loaded is in `choice.refused`, and the model before it stays."""
         with self._changing:
             before = self.choice
             self.choice = attempt(self._load_choice, partial(_refuse, before))

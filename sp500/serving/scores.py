@@ -61,10 +61,10 @@ def score_answers(answers: pa.Table, close: pd.DataFrame, *, threshold: float, h
     rows = []
     for group in counts.itertuples(index=False):
         same = (known["version"] == group.version) & (known["run"] == group.run) & (known["role"] == group.role)
-        told = {name: getattr(group, name) for name in groups} | {"answers": int(group.count_all)}
+        facts = {name: getattr(group, name) for name in groups} | {"answers": int(group.count_all)}
         asked = known[same & known["same_prices"]].drop_duplicates([*KEY], keep="last")
         rows.append(
-            {**told, "other_prices": int((~known["same_prices"][same]).sum()), **_judge(asked, threshold, horizon)}
+            {**facts, "other_prices": int((~known["same_prices"][same]).sum()), **_judge(asked, threshold, horizon)}
         )
     return rows
 

@@ -146,7 +146,7 @@ REFUSED = [
     ("submit_job", {"experiment": "train", "workers": 0}, "workers: Input should be greater than or equal to 1"),
     ("submit_job", {"experiment": "train", "workers": 10_000}, "workers: 10000 are more than this machine"),
     ("submit_job", {"experiment": "rm"}, "experiment: Input should be 'prepare', 'train'"),
-    ("submit_job", {"experiment": "train", "arguments": ["--name", "a; rm -rf x"]}, "has ';'"),
+    ("submit_job", {"experiment": "train", "arguments": ["--name", "a; rm -rf x"]}, "contains ';'"),
     ("submit_job", {"experiment": "train", "arguments": ["--model.hidden", "x"]}, "Error parsing --model.hidden"),
     ("submit_job", {"experiment": "train", "num_workers": 2}, "unknown key num_workers; did you mean workers?"),
     ("submit_job", {"experiment": "train", "on": "kuberay"}, "kuberay is not allowed here"),

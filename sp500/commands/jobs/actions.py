@@ -113,7 +113,7 @@ def _exit_code(job: Job) -> int:
 
 
 logs = verb("jobs logs", Logs, _logs, hint="the job keeps running")
-wait = verb("jobs wait", Wait, _wait, hint="the jobs go on; sp500 jobs stop ends them")
+wait = verb("jobs wait", Wait, _wait, hint="the jobs keep running; sp500 jobs stop ends them")
 stop = verb("jobs stop", Stop, _stop, hint="the jobs are asked to stop all the same")
 rerun = verb("jobs rerun", Rerun, _rerun)
 delete = verb("jobs delete", Delete, _delete)

@@ -82,4 +82,4 @@ def settings(folder: Path) -> Callable[[], QueueSettings]:
     return read
 
 
-main = verb("jobs manage", Manage, _manage, hint="jobs that run go on")
+main = verb("jobs manage", Manage, _manage, hint="running jobs keep running")

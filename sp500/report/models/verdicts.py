@@ -49,7 +49,7 @@ def _compare(group: Group) -> str:
 def _suspect(group: Group) -> str:
     newest, naive = group.newest, [row["test"] for row in group.naive]
     signs = [(row["name"], find_signs(newest.config, newest.data, row["test"], naive)) for row in group.models]
-    named = [f"{name}: {found}" for name, found in signs if found]
+    named = [f"{name}: {sign}" for name, sign in signs if sign]
     others = f"; so is {some(len(named) - 1, 'other model')}" if len(named) > 1 else ""
     return warn(named[0] + others) if named else ""
 

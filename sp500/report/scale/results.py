@@ -113,8 +113,8 @@ def needed_bytes(row: Row) -> int | None:
     """Return the bytes that a run out of memory would have needed, if its reason has them."""
     if row["status"] != "out_of_memory":
         return None
-    said = re.search(r"need (\d+) bytes(?:.* besides the (\d+) bytes)?", row["reason"])
-    return int(said[1]) + int(said[2] or 0) if said else None
+    match = re.search(r"need (\d+) bytes(?:.* besides the (\d+) bytes)?", row["reason"])
+    return int(match[1]) + int(match[2] or 0) if match else None
 
 
 def tables(scale: Scale, more: Cells = no_cells) -> list[Table]:

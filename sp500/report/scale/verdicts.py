@@ -44,8 +44,8 @@ def sentences(scale: Scale, cost_of: CostOf = no_cost) -> list[str]:
 
 def suspect(rows: Sequence[Row]) -> list[str]:
     """Return the warning before all else if the test metrics of some run are too good to be true."""
-    signs = [(row, found) for row in rows if (found := row.get("suspicious"))]
-    return [warn(f"{row['label']} at {at(row['multiplier'])}: {found}").strip() for row, found in signs[:1]]
+    signs = [(row, sign) for row in rows if (sign := row.get("suspicious"))]
+    return [warn(f"{row['label']} at {at(row['multiplier'])}: {sign}").strip() for row, sign in signs[:1]]
 
 
 def busy_rows(rows: Sequence[Row]) -> list[str]:

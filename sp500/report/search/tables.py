@@ -117,7 +117,8 @@ def failures(search: Search) -> Table | None:
     ]
     left = ranked[REASONS:]
     notes = [CUT] if any(shorten(reason) != reason for reason in ranked[:REASONS]) else []
-    more = f"{formatting.some(sum(counts[one] for one in left), 'config')} more failed for {len(left)} further reasons."
+    others = formatting.some(sum(counts[reason] for reason in left), "config")
+    more = f"{others} more failed for {len(left)} further reasons."
     notes += [more] if left else []
     every = {key for alike in failed.values() for _, key, _ in alike}
     caption = f"{formatting.some(len(every), 'failed config')}, by reason"

@@ -28,8 +28,8 @@ def sentences(search: Search) -> list[str]:
     """Return all sentences on the search; nothing if no search ran."""
     if search.record is None:
         return []
-    found = [*arms.sentences(search.compared), *apart(search), *best(search), *splits(search), *luck(search)]
-    return [_suspect(search.record) + found[0], *found[1:]] if found else []
+    lines = [*arms.sentences(search.compared), *apart(search), *best(search), *splits(search), *luck(search)]
+    return [_suspect(search.record) + lines[0], *lines[1:]] if lines else []
 
 
 def _suspect(record: RunRecord) -> str:

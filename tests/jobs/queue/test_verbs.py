@@ -153,7 +153,7 @@ def test_dry_run_sends_nothing_and_shows_no_secret(sp500, state):
 def test_job_wider_than_the_machine_is_refused_with_the_way_out(sp500):
     done = sp500("submit", "--workers", 10_000, "--", "true", code=1)
     assert "needs 10000 CPUs, but there are only" in done.stderr
-    assert "give fewer --workers" in done.stderr
+    assert "use fewer --workers" in done.stderr
 
 
 def test_kubernetes_out_of_reach_is_told_and_falls_back_only_when_asked(sp500, tmp_path):
