@@ -13,6 +13,7 @@ from sp500.errors import ConfigError
 from sp500.machine.memory import total_bytes
 from sp500.models.batch_norm import BATCH_NORM, LIMIT
 from sp500.models.shape import Shape
+from sp500.models.weights import Unfilled
 from sp500.plugins import contract
 from sp500.plugins.reference import Reference
 
@@ -73,7 +74,7 @@ def build(config: ModelConfig, shape: Shape, copies: int = COPIES) -> nn.Module:
         make = contract.load_model(config.own, config.options)
         return _check_model(config.own, make(config, shape, **config.options))
     make = partial(kinds.load(config.network), shape, **config.used)
-    with torch.device("meta"):
+    with torch.device("meta"), Unfilled():
         needed = sum((copies if part.requires_grad else 1) * part.nbytes for part in make().parameters())
     if needed > (total := total_bytes()):
         contents = "weights, gradients and Adam's moments" if copies > 1 else "the whole model"

@@ -16,7 +16,7 @@ class Transformer(nn.Module):
     def __init__(self, shape: Shape, *, hidden: int, layers: int, heads: int, dropout: float) -> None:
         super().__init__()
         self.embed = nn.Linear(shape.features, hidden)
-        self.position = nn.Parameter(0.02 * torch.randn(shape.window, hidden))
+        self.position = nn.Parameter(torch.empty(shape.window, hidden).normal_().mul_(0.02))
         layer = nn.TransformerEncoderLayer(
             hidden, heads, dim_feedforward=2 * hidden, dropout=0.0, batch_first=True, norm_first=True
         )

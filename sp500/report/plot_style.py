@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
-import matplotlib as mpl
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Canvas
+if TYPE_CHECKING:  # modules with sentences for a terminal import this one, and matplotlib takes 0.2 s
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
 
 INK, MUTED, RULE = "#1b2430", "#667085", "#d5dae1"
 BLUE, GREY, ORANGE = "#0b5cab", "#9aa4b2", "#b8500f"
@@ -70,6 +70,8 @@ class Figure:
 @contextmanager
 def apply_style() -> Iterator[None]:
     """Apply the report's look for as long as a figure is drawn; also a decorator."""
+    import matplotlib as mpl
+
     with mpl.rc_context(STYLE):
         yield
 
@@ -81,6 +83,8 @@ def canvas(
 
     Margins are in inches; the left one fits the labels.
     """
+    from matplotlib.figure import Figure as Canvas
+
     chart = Canvas(figsize=(WIDTH, height))
     left = LETTER * max(map(len, labels)) + 0.1
     chart.subplots_adjust(left / WIDTH, below / height, 1 - right / WIDTH, 1 - above / height)
@@ -100,6 +104,8 @@ def bar(axes: Axes, place: int, value: float, text: str, color: str, *, hollow: 
 
 def render(chart: Canvas, salt: str, caption: str) -> Figure:
     """Render the canvas as SVG with its caption; `salt` is the figure's name, unique on the page."""
+    import matplotlib as mpl
+
     file = io.StringIO()
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     # The salt keeps the ids of two drawings on one page apart, and the same from one report to the next.

@@ -29,7 +29,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy.optimize import nnls
 
 SIGMA, SIGMA_SPAN = 0.05, (0.0, 0.2)
 """Contention if it cannot be fitted, and the span in which it is assumed to be."""
@@ -210,6 +209,8 @@ def _start(counts: np.ndarray, begun: np.ndarray) -> tuple[float, float]:
 
 def _least(columns: Sequence[np.ndarray], took: np.ndarray) -> list[float]:
     """Return parameters, none below zero, with the least squares of relative errors."""
+    from scipy.optimize import nnls  # here: the report's terminal lines import this module, and it takes 0.15 s
+
     parameters, _ = nnls(np.stack(columns, axis=1) / took[:, None], np.ones_like(took))
     return [float(value) for value in parameters]
 

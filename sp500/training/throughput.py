@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils.flop_counter import FlopCounterMode
+from torch import Tensor, nn
 
 from sp500.config import RunConfig, TrainConfig
 from sp500.data.batches import Batches
 from sp500.data.windows import Dataset
-from sp500.models import weights
+from sp500.models import gpt, weights
 from sp500.runs.record import Throughput
 from sp500.training.loop import FitResult
 from sp500.training.step import DTYPES
@@ -49,18 +49,15 @@ class ModelCost:
 
 
 def count_cost(task: Task, config: RunConfig, dataset: Dataset) -> ModelCost | None:
-    """Return the cost of the task's model without making it: torch's meta device knows shapes and computes no numbers.
+    """Return the cost of the task's model, from the shapes of its layers: no window is computed.
 
     None for a model that needs numbers to be built or run.
     """
     batch = next(Batches(dataset.test, torch.device("cpu")).in_order(1))
+    own = config.model.own or config.own_task
     try:
-        with torch.device("meta"):
-            # Not in training, where batch normalisation refuses one image whose last layers have one pixel.
-            model = task.model(config, dataset).to(DTYPES[config.train.dtype]).eval()
-            # Fake tensors, by which transformers' models know that they must not look at numbers.
-            with FakeTensorMode(allow_non_fake_inputs=True), FlopCounterMode(display=False) as counter:
-                model(torch.empty(batch.x.shape, dtype=batch.x.dtype)).sum().backward()
+        counted = None if own or config.model.needs else _count_layers(task, config, dataset, batch.x)
+        model, flops = counted or _count_operators(task, config, dataset, batch.x)
     except (RuntimeError, AssertionError, TypeError, ValueError):
         return None  # a model of the user's that reads values, or mixes devices
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -70,10 +67,94 @@ def count_cost(task: Task, config: RunConfig, dataset: Dataset) -> ModelCost | N
     return ModelCost(
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         checkpoint_bytes=state + 2 * sum(parameter.nbytes for parameter in trained),
-        flops_per_window=float(counter.get_total_flops()),
+        flops_per_window=float(flops),
         unit="images" if images else "tokens" if tokens > 1 else "windows",
         units_per_window=tokens,
     )
+
+
+def _count_layers(task: Task, config: RunConfig, dataset: Dataset, x: Tensor) -> tuple[nn.Module, int] | None:
+    """Return a built-in model, its weights not filled, and its operations per window by the formulas of its layers.
+
+    None for a model with other layers. The layers see a batch of no windows, which on the CPU costs nothing. Torch's
+    meta device is for this as well, but its operators import the compiler, a second per process.
+    """
+    with weights.Unfilled():
+        model = task.model(config, dataset).to(DTYPES[config.train.dtype]).eval()
+    flops = 0
+
+    def add(layer: nn.Module, inputs: tuple[Tensor, ...], output: Any) -> None:
+        nonlocal flops
+        flops += OPERATIONS[type(layer)](layer, inputs[0], output)
+
+    for layer in model.modules():
+        if type(layer) in OPERATIONS:
+            layer.register_forward_hook(add)
+        elif type(layer) not in WITHOUT_PRODUCTS and not type(layer).__module__.startswith("sp500."):
+            return None
+    model(torch.empty((0, *x.shape[1:]), dtype=x.dtype))
+    return model, flops
+
+
+def _count_operators(task: Task, config: RunConfig, dataset: Dataset, x: Tensor) -> tuple[nn.Module, int]:
+    """Return any model on torch's meta device, and the operations of a window as torch's compiler sees them."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with torch.device("meta"):
+        # Not in training, where batch normalisation refuses one image whose last layers have one pixel.
+        model = task.model(config, dataset).to(DTYPES[config.train.dtype]).eval()
+        # Fake tensors, by which transformers' models know that they must not look at numbers.
+        with FakeTensorMode(allow_non_fake_inputs=True), FlopCounterMode(display=False) as counter:
+            model(torch.empty(x.shape, dtype=x.dtype)).sum().backward()
+    return model, counter.get_total_flops()
+
+
+def _count_product(layer: nn.Linear | nn.Conv2d, x: Tensor, output: Tensor) -> int:
+    """Return the operations of one product forward, and two back: the gradients of the weights and of the input."""
+    return 2 * _products(x) * output.shape[1:].numel() * layer.weight[0].numel()
+
+
+def _count_lstm(layer: nn.LSTM, x: Tensor, output: object) -> int:
+    """Return the operations of one LSTM of one direction. The state before the first day has no gradient."""
+    del output
+    days = x.shape[1]
+    of_input, of_state = layer.get_parameter("weight_ih_l0").numel(), layer.get_parameter("weight_hh_l0").numel()
+    return 2 * (days * _products(x) * of_input + (3 * days - 1) * of_state)
+
+
+def _count_self_attention(layer: nn.MultiheadAttention, x: Tensor, output: object) -> int:
+    """Return the operations of the four projections and of the attention."""
+    projections = _products(x) * layer.in_proj_weight.numel() + 3 * layer.out_proj.weight.numel()
+    return 2 * x.shape[1] * projections + _count_attention(layer, x, output)
+
+
+def _count_attention(layer: nn.Module, x: Tensor, output: object) -> int:
+    """Return the operations of scores and of sums of values, each a product forward and two back, without a mask."""
+    del layer, output
+    _, length, width = x.shape
+    return 12 * length**2 * width
+
+
+def _products(x: Tensor) -> int:
+    """Return how many products of a size a layer takes: the input of the first layer needs no gradient."""
+    return 3 if x.requires_grad else 2
+
+
+OPERATIONS: dict[type[nn.Module], Callable[[Any, Tensor, Any], int]] = {
+    nn.Linear: _count_product,
+    nn.Conv2d: _count_product,
+    nn.LSTM: _count_lstm,
+    nn.MultiheadAttention: _count_self_attention,
+    gpt.Block: _count_attention,
+}
+"""Operations per window of each layer that a built-in model has, by its input and output [batch, ...]."""
+WITHOUT_PRODUCTS = (
+    *(nn.Sequential, nn.ModuleList, nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.Flatten, nn.ReLU, nn.GELU),
+    *(nn.LayerNorm, nn.GroupNorm, nn.Embedding, nn.MaxPool2d, nn.AdaptiveAvgPool2d),
+    nn.modules.linear.NonDynamicallyQuantizableLinear,
+)
+"""The other layers of torch in built-in models. The last is counted with its attention, which does not call it."""
 
 
 def count_versions(train: TrainConfig, steps_per_epoch: int) -> int:

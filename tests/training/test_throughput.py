@@ -80,6 +80,61 @@ def test_recomputed_activations_are_not_the_models_work() -> None:
     assert plain == again
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", ["linear", "mlp", "lstm", "transformer", "cnn", "gpt"])
+def test_a_built_in_models_cost_by_its_layers_is_what_torchs_compiler_counts(
+    kind: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = {"cnn": {"task": "images"}, "gpt": {"task": "language", "text": TEXT}}
+    for layers in (1, 3):
+        sizes = {} if kind == "linear" else {"layers": layers, "hidden": 24}
+        config = settings(model={"kind": kind, **sizes}, train={"dtype": dtype}, **other.get(kind, {}))
+        task = catalog.task(config)
+        dataset = task.prepare(config)
+        generator = torch.random.get_rng_state()
+        with monkeypatch.context() as patch:
+            patch.setattr(throughput, "_count_operators", None)  # an error if it is called
+            by_layers = throughput.count_cost(task, config, dataset)
+        assert torch.equal(torch.random.get_rng_state(), generator)
+        with monkeypatch.context() as patch:
+            patch.setattr(throughput, "_count_layers", lambda *_: None)
+            by_compiler = throughput.count_cost(task, config, dataset)
+        assert by_layers is not None
+        assert by_layers == by_compiler
+
+
+class TiedProducts(nn.Module):
+    """A layer of a user's with a product that no hook sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(6, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x[:, -1]) + x[:, -1] @ self.head.weight.T
+
+
+class TiedTask(Task):
+    def prepare(self, config: RunConfig) -> Dataset:
+        return catalog.task(RunConfig()).prepare(config)
+
+    def model(self, config: RunConfig, dataset: Dataset) -> nn.Module:
+        return TiedProducts()
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        return (output[:, 0] - target).square().sum()
+
+    def judge(self, outputs: dict[str, np.ndarray], dataset: Dataset) -> dict[str, dict[str, float]]:
+        return {"valid": {}, "test": {}, "naive": {}}
+
+
+def test_a_model_with_a_layer_that_is_not_built_in_is_counted_by_its_operators() -> None:
+    task = TiedTask()
+    found = throughput.count_cost(task, settings(), task.prepare(settings()))
+    assert found is not None
+    assert found.flops_per_window == 2 * (4 * 6)
+
+
 class Reading(nn.Module):
     """A model of a user's that looks at its numbers."""
 
