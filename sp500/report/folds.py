@@ -165,7 +165,7 @@ def _own_names(record: RunRecord) -> list[str]:
 
 
 def _names(record: RunRecord) -> list[str]:
-    """Metrics that a terminal shows, each once."""
+    """Return the metrics that a terminal shows, each once."""
     return list(dict.fromkeys((*SHOWN, _metric(record), *_own_names(record))))
 
 
