@@ -21,7 +21,7 @@ from sp500.data.columns import Hooks, compute_features, compute_target
 from sp500.data.prices import Prices
 from sp500.data.splits import Split
 from sp500.data.validation import Tables
-from sp500.errors import DataError
+from sp500.errors import DataError, attempt
 from sp500.seeding import numpy_generator
 
 DATES = 8
@@ -153,9 +153,8 @@ class _Probe:
         before = self._compute(prices)
 
         def differs(other: Prices) -> list[str]:
-            try:
-                after = self._compute(other)
-            except Exception:  # noqa: BLE001 - whatever it raises, it cannot do without
+            after = attempt(lambda: self._compute(other), lambda error: {})  # whatever it raises, it cannot do without
+            if not after:
                 return list(before)
             same = {name: frame[other.tickers] for name, frame in before.items()}
             return [name for name in same if _compare({name: same[name]}, after, history, FRONT_TOLERANCE, before)]

@@ -11,12 +11,14 @@ import hashlib
 import sys
 import traceback
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sp500.errors import ConfigError
+from sp500.errors import ConfigError, DataError, SP500Error
 from sp500.machine.disk import write_atomic
+from sp500.machine.memory import is_out_of_memory
 from sp500.plugins.admission import FOLDER, SUMS
 from sp500.plugins.reference import Reference
 
@@ -38,6 +40,20 @@ def load(reference: Reference) -> Any:
         near = difflib.get_close_matches(reference.name, own, n=1)
         hint = f"did you mean {near[0]}?" if near else f"it defines {', '.join(own) or 'no class or function'}"
         raise ConfigError(f"{reference.path.name} has no {reference.name} once it is imported; {hint}") from None
+
+
+@contextmanager
+def blame(*references: Reference | None) -> Iterator[None]:
+    """Raise DataError with the line of these files for an exception of the user's code.
+
+    Errors of this package, those of the memory, and all without a file of the user's pass.
+    """
+    try:
+        yield
+    except Exception as error:  # of the user's code, which may raise anything: raised again with its line
+        if isinstance(error, SP500Error) or is_out_of_memory(error) or not any(references):
+            raise
+        raise DataError(describe(error, *references)) from error
 
 
 def _import(reference: Reference) -> types.ModuleType:

@@ -8,8 +8,7 @@ from pathlib import Path
 from sp500.config import OwnModel, RunConfig, kinds
 from sp500.data.sources import arrays
 from sp500.data.windows import Dataset
-from sp500.errors import ConfigError, DataError, SP500Error
-from sp500.machine.memory import is_out_of_memory
+from sp500.errors import ConfigError
 from sp500.plugins import contract, source
 from sp500.tasks import checks
 from sp500.tasks.prices import PriceTask
@@ -60,12 +59,8 @@ def prepare(task: Task, config: RunConfig, dataset: Dataset | None = None) -> Da
     if not (config.own_task or config.model.own):
         return dataset or task.prepare(config)
     config.check_judge(task)
-    try:
+    with source.blame(config.own_task, config.model.own):
         return checks.check(task, config, dataset or task.prepare(config))
-    except Exception as error:  # of the user's code, which may raise anything: raised again with its line
-        if isinstance(error, SP500Error) or is_out_of_memory(error):
-            raise
-        raise DataError(source.describe(error, config.own_task, config.model.own)) from error
 
 
 def price_task(config: RunConfig) -> PriceTask:

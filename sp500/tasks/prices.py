@@ -22,9 +22,8 @@ from sp500.data.columns import Hooks
 from sp500.data.prices import Prices
 from sp500.data.sources import arrays
 from sp500.data.windows import Dataset, Windows
-from sp500.errors import ConfigError, DataError, SP500Error
+from sp500.errors import ConfigError, DataError
 from sp500.formatting import reference_name
-from sp500.machine.memory import is_out_of_memory
 from sp500.plugins import source
 from sp500.runs.results import Metrics
 from sp500.tasks import losses
@@ -92,13 +91,8 @@ class PriceTask(Task):
 
     def read(self, config: RunConfig) -> pipeline.Prepared:
         """Return the prices, cut and fitted. Raises DataError, also for any error of the user's code, with its line."""
-        hooks = self.hooks(config)
-        try:
-            return pipeline.prepare(config.data, direction=self.direction, hooks=hooks)
-        except Exception as error:
-            if isinstance(error, SP500Error) or is_out_of_memory(error) or not config.own_task:
-                raise
-            raise DataError(source.describe(error, config.own_task)) from error
+        with source.blame(config.own_task):
+            return pipeline.prepare(config.data, direction=self.direction, hooks=self.hooks(config))
 
     def judge(self, outputs: dict[str, np.ndarray], dataset: Dataset) -> Metrics:
         """Return errors, direction and trading per split; the improvement over the best naive forecast on the test."""
