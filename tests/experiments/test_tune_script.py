@@ -53,7 +53,7 @@ def test_interrupted_search_without_ray_ends_soon_and_leaves_no_process(command,
     ("flags", "reason"),
     [
         (("--method", "tpe", "--trials", 30), "grid18: has 18 different configs, 30 asked for"),
-        (("--method", "cmaes"), "invalid method 'cmaes': expected auto, grid, random, tpe"),
+        (("--method", "cmaes"), "invalid method 'cmaes': expected auto, grid, random"),
         (("--space", "lstm12", "--mode", "packed", "--halving", 3), "no two configs of space lstm12"),
         (("--data.valid-from-train", 0), "needs a validation split"),
         (("--mode", "both"), "both"),

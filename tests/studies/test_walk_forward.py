@@ -90,10 +90,10 @@ def deadly(folds: Folds, number: int) -> Folds:
 
     # A class of a function is sent to Ray's workers whole; they cannot import a test.
     class Deadly(Folds):
-        def dataset(self, wanted: int, dtype: str, *, direction: bool) -> Any:
+        def dataset(self, wanted: int, dtype: str, **options: Any) -> Any:
             if wanted == number:
                 os._exit(1)
-            return super().dataset(wanted, dtype, direction=direction)
+            return super().dataset(wanted, dtype, **options)
 
     return Deadly(**vars(folds))
 
