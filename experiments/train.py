@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import ClassVar
 
 from sp500.console.entry import Command, run_experiment
+from sp500.console.imports import preload
 from sp500.console.progress import Progress
 from sp500.runs.progress import epoch_meter, unit, units
 from sp500.runs.record import EpochMetrics, RunRecord
@@ -22,6 +23,7 @@ class Train(TrainSettings, Command):
 
 def main(config: Train, run: Run) -> RunRecord:
     """Train `config` and describe the run."""
+    preload("sp500.studies.train", "sp500.report.terminal")
     from sp500.studies import train
 
     meter = epoch_meter(config.train, config.seeds, datetime.now(UTC))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from sp500 import formatting
 from sp500.console.entry import Command, run_experiment
+from sp500.console.imports import preload
 from sp500.console.progress import Progress
 from sp500.progress import Meter, Unit
 from sp500.runs import arm_timing, compare
@@ -31,6 +32,8 @@ def main(config: Tune, run: Run) -> RunRecord:
     """Search in one mode, or have one child process search in each."""
     if config.mode == "all":
         return arm_timing.run_all(config, run, Path(__file__), resume=config.resume)
+    if config.mode != "ray":  # which starts while this process imports
+        preload("sp500.studies.search_steps", "sp500.report.terminal")
     with Live(run) as live:
         return search.run_search(config, run, on_start=live.start, on_result=live.advance)
 

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from pydantic import ValidationError, create_model
 
 from sp500.console.entry import Command, defaults, from_file, run_experiment
+from sp500.console.imports import preload
 from sp500.console.progress import Progress
 from sp500.errors import ConfigError, SP500Error
 from sp500.progress import Meter, Unit
@@ -32,6 +33,7 @@ class WalkForward(WalkForwardSettings, Command):
 
 def main(config: WalkForward, run: Run) -> RunRecord:
     """Train and judge the folds."""
+    preload("sp500.studies.walk_forward_folds", "sp500.report.terminal")
     from sp500.report import folds
 
     meter = Meter("fold", config.folds, since=time.time(), parallel=config.num_workers > 0)

@@ -10,9 +10,8 @@ import hashlib
 import json
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # spaces of a search import this module, and their --help loads neither
+    import numpy as np
     import torch
 
 
@@ -24,6 +23,8 @@ def derive(seed: int, *path: str | int) -> int:
 
 def numpy_generator(seed: int, *path: str | int) -> np.random.Generator:
     """Return a NumPy generator for one use of `seed`."""
+    import numpy as np
+
     return np.random.default_rng(derive(seed, *path))
 
 

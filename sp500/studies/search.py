@@ -44,7 +44,9 @@ def run_search(
     with _start_ray(planned) as ray:
         from sp500.studies import search_steps  # loads torch
 
-        base, data = search_steps.prepare(config.run_config(), run, planned)  # while Ray starts
+        base, data = search_steps.prepare(config.run_config(), planned)  # while Ray starts
+        if ray is not None or planned.limits.memory:
+            search_steps.log(run, planned)  # loads its libraries: while Ray starts, or before this process is limited
         with search_steps.choose_arm(planned, base, run, data, ray) as arm:
             searched = search_steps.run_trials(arm, base, run, planned, data, on_start=on_start, on_result=on_result)
         try:

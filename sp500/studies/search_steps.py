@@ -21,7 +21,7 @@ from sp500.runs.store import Run
 from sp500.runs.trials import Ledger, TrialResult
 from sp500.studies import search, train
 from sp500.tasks import catalog
-from sp500.tuning import arm_costs, optuna_log, trial_data
+from sp500.tuning import arm_costs, trial_data
 from sp500.tuning.arm import Arm, Collector
 from sp500.tuning.limits import Plan
 from sp500.tuning.packing.scheduler import PackedArm
@@ -45,15 +45,13 @@ class Searched:
     seconds: float
 
 
-def prepare(config: RunConfig, run: Run, plan: Plan) -> tuple[RunConfig, Datasets]:
+def prepare(config: RunConfig, plan: Plan) -> tuple[RunConfig, Datasets]:
     """Return the settings with their task, and the data that the trials share. Raises DataError if there is none."""
     base = catalog.resolve(config)
     if isinstance(base.model, OwnModel):
         searched = {name.removeprefix(OPTIONS): None for name in plan.space.axes if name.startswith(OPTIONS)}
         contract.load_model(base.model.own, base.model.options | searched)
-    data = trial_data.prepare(_data_configs(base, plan.space))
-    log(run, plan)  # its libraries load while Ray starts, too
-    return base, data
+    return base, trial_data.prepare(_data_configs(base, plan.space))
 
 
 def choose_arm(plan: Plan, base: RunConfig, run: Run, data: Datasets, ray: BackgroundRay | None) -> Arm[ConfigTrial]:
@@ -115,6 +113,8 @@ def train_best(base: RunConfig, run: Run, plan: Plan, data: Datasets, searched: 
 
 def log(run: Run, plan: Plan, results: Iterable[TrialResult] = ()) -> None:
     """Add results to the file that optuna-dashboard opens. Only the ledger counts, so an error is only a warning."""
+    from sp500.tuning import optuna_log  # 0.9 s, which trials need not wait for
+
     path = run.path / "optuna.db"
 
     def warn(error: Exception) -> None:

@@ -9,12 +9,13 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from sp500.errors import ConfigError
 from sp500.runs.results import Overrides
+
+if TYPE_CHECKING:
+    import numpy as np
 
 HOW_TO_WRITE = "write a value, a list [16, 32], or a range {low: 1.0e-4, high: 1.0e-2, log: true}"
 

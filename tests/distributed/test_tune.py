@@ -42,7 +42,7 @@ def searched(base, folder, name, *, arm, axes=AXES, resume=False, method="grid",
     plan = Plan(found, method, trials, arm, limits or Limits())
     ray = session.start_in_background() if arm == "ray" else nullcontext()
     with RunStore(folder).open(name, resume=resume) as run, ray as background:
-        _, data = search_steps.prepare(base, run, plan)
+        _, data = search_steps.prepare(base, plan)
         with search_steps.choose_arm(plan, base, run, data, background) as chosen:
             found = search_steps.run_trials(chosen, base, run, plan, data, on_result=keep)
         return search_steps.train_best(base, run, plan, data, found), seen

@@ -37,3 +37,43 @@ def test_training_of_built_in_models_imports_no_compiler_no_sharding_and_no_figu
     modules = set((tmp_path / "modules").read_text().splitlines())
     assert modules.isdisjoint(COMPILER + SHARDING + OTHERS)
     assert modules > {"torch", "sp500.training.loop", "sp500.report.terminal"}  # the list is of the right process
+
+
+SEARCH = """
+import sys
+from pathlib import Path
+from experiments.tune import Tune, main, run_experiment
+from sp500.tuning.packing import scheduler
+
+folder, space = sys.argv[1:]
+train = scheduler._train
+
+
+def watched(sender, data, pack, limits):
+    before = set(sys.modules)
+    train(sender, data, pack, limits)
+    kind = pack[0].config.model.kind
+    Path(folder, f"{kind}-{len(pack)}").write_text(chr(10).join(sys.modules.keys() - before))
+
+
+scheduler._train, scheduler.count_processes = watched, lambda config: 2
+short = ["--train.epochs", "1", "--train.max-steps", "3", "--data.start", "2014-01-01"]
+code = run_experiment(Tune, main, ["--space", space, "--mode", "packed", *short, "--runs-dir", folder, "--name", "run"])
+assert code == 0, code
+"""
+
+
+def test_forked_trials_import_what_their_parent_has_imported(tmp_path: Path) -> None:
+    space = tmp_path / "space.yaml"
+    space.write_text("model.kind: [mlp, lstm, transformer]\nmodel.hidden: [8]\ntrain.lr: [0.001, 0.003]\n")
+    done = subprocess.run(
+        [sys.executable, "-c", SEARCH, str(tmp_path), str(space)],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run" / "optuna.db").exists()
+    imported = {path.name: path.read_text().split() for path in tmp_path.glob("*-*")}
+    assert imported.keys() >= {"lstm-1", "transformer-1"}
+    for pack, modules in imported.items():
+        assert len(modules) <= 5, (pack, modules)
+        assert not [module for module in modules if module.startswith("sp500.")]

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess, parent_process
 
-from sp500.config import LATER_KEYS, RunConfig, TrainConfig
+from sp500.config import LATER_KEYS, RunConfig, TrainConfig, kinds
 from sp500.machine.cores import usable_cores
 from sp500.machine.memory import limit_memory
 from sp500.runs.trials import TrialResult
@@ -196,12 +196,22 @@ def count_processes(config: RunConfig) -> int:
 
 def _start(data: TrialData | str, pack: list[ConfigTrial], limits: Limits) -> tuple[Connection, BaseProcess]:
     """Start a process that trains the pack, and return the connection from which its results come until it ends."""
+    _import_networks(pack)
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_train, args=(sender, data, pack, limits), name="pack")
     process.start()
     sender.close()  # otherwise the end of the process would not show here
     return receiver, process
+
+
+def _import_networks(pack: Sequence[ConfigTrial]) -> None:
+    """Import here what the pack's process would: each fork would do it again."""
+    from sp500.tuning.packing import batch_trainer  # noqa: F401
+
+    for trial in pack:
+        if trial.config.model.network:
+            kinds.load(trial.config.model.network)
 
 
 def _train(sender: Connection, data: TrialData | str, pack: list[ConfigTrial], limits: Limits) -> None:
