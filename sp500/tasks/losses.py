@@ -10,7 +10,6 @@ from collections.abc import Callable
 import numpy as np
 import torch
 import torch.nn.functional as F
-from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from sp500.config import TrainConfig
@@ -59,6 +58,8 @@ def find_constant(loss: Callable[[Tensor, Tensor], Tensor], targets: np.ndarray)
     The best of STARTS quantiles, then refined between its neighbours, so that a loss with several minima ends in a good
     one. A loss that is not finite somewhere is not chosen there.
     """
+    from scipy.optimize import minimize_scalar  # 0.15 s, which the default loss does not need
+
     known = torch.from_numpy(targets.astype(np.float64))
 
     def total(constant: float) -> float:
