@@ -331,9 +331,7 @@ def _describe(served: Served | None) -> dict[str, object] | None:
         "outputs": recipe.outputs,
         "features": recipe.state.get("features"),
         "horizon": recipe.state.get("horizon"),
-        "columns": requests.input_fields(served.predictor) if recipe.features else None,
-        "history": requests.minimum_days(served.predictor) if recipe.features else None,
-        "refuses": requests.find_refusal(served.predictor),
+        **requests.describe_needs(served.predictor),
         "weights_sha256": recipe.weights_sha256,
         "state": recipe.state,
     }

@@ -242,6 +242,16 @@ def find_refusal(predictor: Predictor) -> str:
     )
 
 
+def describe_needs(predictor: Predictor) -> dict[str, object]:
+    """Return what a request for a forecast has to hold, and why none can, if so. None for a model of other data."""
+    of_prices = bool(predictor.recipe.features)
+    return {
+        "columns": input_fields(predictor) if of_prices else None,
+        "history": minimum_days(predictor) if of_prices else None,
+        "refuses": find_refusal(predictor),
+    }
+
+
 def _refuse_missing(name: str) -> NoReturn:
     if name in OHLCV:
         raise BadRequest(Problem(field=name, message="this model has features of open, high, low and volume"))
