@@ -61,6 +61,9 @@ def build_settings_class(argv: Sequence[str]) -> type[WalkForward]:
     try:
         folder = runs or file.io.save_dir
         config = find_run(name, folder).best_config(folder / name)
+        if config.sections:
+            way_out = f"use --config {folder / name}/config.yaml"
+            raise ConfigError(f"--best-of {name}: has a section {next(iter(config.sections))} of its own; {way_out}")
         fields: dict[str, Any] = {}
         for key in ("task", "data", "model", "train", "eval"):
             field = copy(WalkForward.model_fields[key])

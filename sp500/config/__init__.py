@@ -294,6 +294,6 @@ def _read_section(kind: TaskKind, value: object) -> Frozen:
     """Return a task's section. Raises ValidationError whose keys begin with that of the section."""
     assert kind.settings
     try:
-        return kind.settings.model_validate(value)
+        return kind.settings.model_validate({} if value is None else value)
     except ValidationError as error:
         raise prefix(error, kind.section) from None

@@ -66,6 +66,8 @@ class ModelConfig(Frozen):
         if cls is ModelConfig:
             return _class_of(settings).model_validate(settings)
         kind = settings.get("kind") or cls.model_fields["kind"].default
+        if _class_of({"kind": kind}) is not cls:
+            raise ValueError(f"model.kind {kind} has other settings than those of {cls.__name__}; name the kind once")
         used = {name: value for name, value in settings.items() if name in cls.model_fields}
         for name in settings.keys() - used.keys():
             _check_unused(cls, str(kind), name, settings[name])

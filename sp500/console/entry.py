@@ -19,7 +19,7 @@ import yaml
 from pydantic import ConfigDict
 
 from sp500 import execution
-from sp500.config import RUN_NAME, Frozen, OwnModel
+from sp500.config import RUN_NAME, Frozen, OwnModel, kinds
 from sp500.config.frozen import Alias
 from sp500.config.task import find as find_task
 from sp500.console import arguments
@@ -172,6 +172,10 @@ def _choose(base: C, named: str | None, kind: str | None, options: Mapping[str, 
         )
     if isinstance(model, OwnModel):
         model = model.model_copy(update={"options": {**model.options, **options}})
+    if base.own_task:  # it may inherit from any task, and use the section of that
+        given = {of for of in kinds.tasks().values() if any(word.startswith(f"--{of.section}.") for word in argv)}
+        sections = {of.section: of.settings() for of in given if of.settings and of.section not in base.sections}
+        base = base.model_copy(update=sections)
     chosen = base.model_copy(update={"model": model})
     arguments.check_owners(chosen, argv)
     return chosen
@@ -207,8 +211,9 @@ def from_file(model: type[F], path: Path, task: str | None = None, runs: Path | 
         # Earlier files have names with capitals and spaces.
         io["run_name"] = re.sub(r"[^a-z0-9._-]+", "-", io["run_name"].lower())
     _move_short_keys(model, settings)
+    settings |= {"task": task} if task else {}
     named = settings.get("task")
-    base = defaults(model, task or (named if isinstance(named, str) else None))
+    base = defaults(model, named if isinstance(named, str) else None)
     config = validate(model, merge(base.model_dump(), settings), f"--config {path}")
     if isinstance(config, Command) and not of_run:
         config.give(settings)
@@ -260,15 +265,16 @@ def _world_size() -> int | None:
 
 
 def flag(argv: Sequence[str], *names: str) -> str | None:
-    """Return the value of a flag before the real parsing, which needs the file that the flag names."""
+    """Return the last value of a flag before the real parsing, which needs the file that the flag names."""
     argv = [
         word.split("=")[0].replace("_", "-") + word[len(word.split("=")[0]) :] if word.startswith("--") else word
         for word in argv
     ]
+    value = None
     for position, word in enumerate(argv):
         for name in names:
             if word == name and position + 1 < len(argv):
-                return argv[position + 1]
+                value = argv[position + 1]
             if word.startswith(name + "="):
-                return word.removeprefix(name + "=")
-    return None
+                value = word.removeprefix(name + "=")
+    return value

@@ -58,7 +58,9 @@ def load_task(own: Reference) -> Any:
     of_prices = OF_PRICES if _find_base(maker, PRICE_TASK) else {}
     for name, line in (REQUIRED | OPTIONAL | of_prices).items():
         if callable(method := getattr(maker, name, None)):
-            _check_takes(method, ["self", *re.findall(r"(\w+): ", line)], f"{where}: {name}", f"write '{line}'")
+            static = isinstance(inspect.getattr_static(maker, name), staticmethod | classmethod)
+            expected = [*([] if static else ["self"]), *re.findall(r"(\w+): ", line)]
+            _check_takes(method, expected, f"{where}: {name}", f"write '{line}'")
     start = f"{where}: __init__"
     _check_takes(maker, ["config"], start, "a task is made with its RunConfig or with nothing", least=0)
     return maker
@@ -141,8 +143,6 @@ def _check_takes(
         raise ConfigError(f"{where} is async, and is called as a plain function; {way_out}")
     parameters = list(_parameters(function).values())
     placed = [parameter.name for parameter in parameters if parameter.kind in PLACED]
-    if expected[0] == "self" and placed[:1] != ["self"]:  # a static method
-        expected = expected[1:]
     required = [parameter for parameter in parameters if parameter.default is parameter.empty]
     missing = [
         parameter.name

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sp500.tuning.axes import Choice, Space
     from sp500.tuning.limits import Plan
 
-DECIDE_LOSS = ("train.loss", "train.quantile")
+DECIDE_LOSS = ("task", "train.loss", "train.quantile")
 DECIDE_DATA = ("data.", "task", *(f"{kind.section}." for kind in kinds.tasks().values() if kind.section), "train.dtype")
 
 
@@ -93,7 +93,7 @@ def data_axes(searched: Space) -> dict[str, Choice]:
     """Return the axes that decide the data. Raises ConfigError for one that is a range, or decides the loss."""
     from sp500.tuning.axes import Choice
 
-    if losses := [name for name in searched.axes if name in DECIDE_LOSS]:
+    if losses := [name for name, axis in searched.axes.items() if name in DECIDE_LOSS and axis.count != 1]:
         raise ConfigError(
             f"search space {searched.name}: {losses[0]} decides what a validation loss is, so that values cannot be "
             "ranked; set it for the whole search"

@@ -128,7 +128,8 @@ class PriceTask(Task):
 
     def encode(self, fields: Mapping[str, pd.Series], dataset: Dataset) -> np.ndarray:
         """Return X of the last days, as training had them."""
-        return pipeline.last_window(fields, dataset, self.hooks(self.config))
+        with source.blame(self.config.own_task):
+            return pipeline.last_window(fields, dataset, self.hooks(self.config))
 
     def forecast(self, output: np.ndarray, dataset: Dataset) -> np.ndarray:
         """Return log returns, or what the target is."""

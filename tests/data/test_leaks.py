@@ -120,10 +120,12 @@ def test_column_that_looks_far_back_names_the_history_that_it_needs(source: str)
 def test_probe_tells_what_a_request_needs(source: str) -> None:
     made = {
         "spread": lambda prices: move(prices).sub(move(prices).mean(axis=1), axis=0),
+        "of the first": lambda prices: move(prices).sub(move(prices).iloc[:, 0], axis=0),
+        "of the last": lambda prices: move(prices).sub(move(prices).iloc[:, -1], axis=0),
         "mood": lambda prices: prices["mood"],
     }
     state = read(source, Hooks(features=lambda prices: {name: make(prices) for name, make in made.items()}))
-    assert (state["columns"], state["across"]) == (["close", "mood"], ["spread"])
+    assert (state["columns"], state["across"]) == (["close", "mood"], ["spread", "of the first", "of the last"])
 
 
 @pytest.mark.parametrize("horizon", [1, 5])

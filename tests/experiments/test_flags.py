@@ -9,6 +9,10 @@ import pytest
 import yaml
 from help_text import empty_defaults
 
+from experiments.train import Train
+from sp500.console import entry
+from sp500.data.images.settings import ImagesConfig
+
 ROOT = Path(__file__).parent.parent.parent
 SCRIPTS = sorted(path.stem for path in (ROOT / "experiments").glob("*.py"))
 
@@ -148,3 +152,24 @@ def test_faulty_csv_exits_3_and_names_rule_ticker_and_date(script, tmp_path):
     assert done.returncode == 3
     assert "not_positive: KO 2020-01-03" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_last_task_and_kind_of_model_count_with_their_settings(tmp_path):
+    words = ["--model.kind", "linear", "--model.kind", "lstm", "--model.hidden", "8"]
+    config = entry.parse(Train, words)
+    assert (config.model.kind, type(config.model).__name__, config.model.used["hidden"]) == ("lstm", "LSTM", 8)
+    assert entry.parse(Train, ["--task", "returns", "--task", "images"]).model.kind == "cnn"
+    assert entry.parse(Train, ["--task", "images", "--task", "returns"]).model.kind == "mlp"
+
+
+def test_flag_of_a_task_is_over_that_of_the_file(tmp_path):
+    file = tmp_path / "a.yaml"
+    file.write_text("task: returns\nimages:\ntext:\ntrain: {epochs: 3}\n")
+    config = entry.parse(Train, ["--config", str(file), "--task", "images"])
+    assert (config.task, config.model.kind, config.train.epochs, config.train.lr) == ("images", "cnn", 3, 3e-3)
+
+
+def test_task_of_ones_own_has_the_section_of_another_by_its_flag(tmp_path):
+    (tmp_path / "mine.py").touch()
+    config = entry.parse(Train, ["--task", f"{tmp_path}/mine.py:Task", "--images.shift", "2"])
+    assert config.section(ImagesConfig).shift == 2

@@ -55,8 +55,9 @@ def file_of(tmp_path: Path, text: str) -> Path:
         "from sp500.tasks.returns import Returns\n\nclass Good(Returns):\n    def loss(self, a, b):\n        pass\n",
         TASK + "\n    def __init__(self, config):\n        self.config = config\n",
         TASK.replace("(self, outputs, dataset)", "(self, *parts)"),
+        TASK.replace("(self, output, target)", "(this, output, target)"),
     ],
-    ids=["plain", "other names", "base in the file", "base of another file", "takes the settings", "any number"],
+    ids=["plain", "other names", "base in the file", "of another file", "takes the settings", "any number", "this"],
 )
 def test_task_that_has_what_it_takes_is_accepted(tmp_path: Path, text: str) -> None:
     assert load_task(Reference(file_of(tmp_path, text), "Good")).__name__ == "Good"
