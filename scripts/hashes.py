@@ -34,7 +34,7 @@ def release(wheel: str) -> tuple[str, str]:
 
 
 def suits(wheel: str) -> bool:
-    """Whether a wheel is for our Python: any 3, ours, or the stable ABI of an older one."""
+    """Return whether a wheel is for our Python: any 3, ours, or the stable ABI of an older one."""
     *_, pythons, abi, _ = wheel.removesuffix(".whl").split("-")
     older = {f"cp3{minor}" for minor in range(2, PYTHON[1])} if "abi3" in abi else set()
     return bool(set(pythons.split(".")) & {"py3", f"py3{PYTHON[1]}", f"cp3{PYTHON[1]}", *older})

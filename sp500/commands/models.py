@@ -188,6 +188,8 @@ def _verb(
     """Return the `main` of a verb that prints plain data or text. `sent` names the local run that a pod needs."""
 
     def main(argv: Sequence[str]) -> int:
+        """Run the verb here or in a pod, and return the exit code."""
+
         def run() -> tuple[str, int]:
             flags = arguments.parse(kind, argv, f"sp500 {name}")
             if flags.on == "kuberay":

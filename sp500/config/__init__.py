@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
@@ -174,6 +175,7 @@ class RunConfig(Frozen):
         return self
 
     @classmethod
+    @cache  # a search asks for it with every trial
     def all_fields(cls) -> Mapping[str, FieldInfo]:
         """Return every setting, with the sections of all tasks."""
         owners = [kind for kind in kinds.tasks().values() if kind.settings]
@@ -201,7 +203,7 @@ class RunConfig(Frozen):
 
     def section(self, of: type[S]) -> S:
         """Return the section of this class, or its defaults if the settings have none."""
-        return next((section for section in self.sections.values() if isinstance(section, of)), of())
+        return next((section for section in self.sections.values() if isinstance(section, of)), None) or of()
 
     @property
     def own_task(self) -> Reference | None:
@@ -287,7 +289,8 @@ class RunConfig(Frozen):
 
     def run_config(self) -> RunConfig:
         """Return these settings without the fields that a script adds to them."""
-        return RunConfig(**{name: getattr(self, name) for name in (*RunConfig.model_fields, *self.sections)})
+        values = {name: getattr(self, name) for name in (*RunConfig.model_fields, *self.sections)}
+        return RunConfig.model_construct(**values)  # they were validated as these
 
 
 def _read_section(kind: TaskKind, value: object) -> Frozen:

@@ -101,7 +101,7 @@ class DataConfig(Frozen):
 
     @property
     def identity(self) -> dict[str, object]:
-        """What decides windows of prices: files by their names."""
+        """The settings that decide windows of prices: files by their names."""
         later = set() if self.features else {"features"}  # older runs do not have it
         return self.model_dump(mode="json", exclude={"cache_dir", "fallback"} | later) | {
             "gap": self.purge,

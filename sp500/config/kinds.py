@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sp500.config.model import ModelConfig
@@ -40,9 +40,3 @@ def default_model() -> str:
     """Return the kind of model if none is given."""
     default: str = import_module("sp500.models.settings").DEFAULT
     return default
-
-
-def load(address: str) -> Any:
-    """Return what `package.module:NAME` of this package names."""
-    module, _, name = address.partition(":")
-    return getattr(import_module(module), name)

@@ -7,7 +7,7 @@ section `model` of a settings file give an object of the kind's class.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import PurePath
+from functools import cache
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, JsonValue, model_validator
@@ -74,6 +74,7 @@ class ModelConfig(Frozen):
         return handler({**used, "kind": kind})
 
     @classmethod
+    @cache  # a search asks for it with every trial
     def all_fields(cls) -> Mapping[str, FieldInfo]:
         """Return every setting of this kind, or of all kinds if this is the base of them."""
         if cls is not ModelConfig:
@@ -110,18 +111,16 @@ class ModelConfig(Frozen):
     @property
     def dropout_rate(self) -> float:
         """The share of activations dropped in training; 0 for a model that drops none."""
-        rate = self.used.get("dropout", 0.0)
-        assert isinstance(rate, float)
-        return rate
+        return float(getattr(self, "dropout", 0.0))
 
     @property
-    def work(self) -> int:
-        """About how much a window costs, as hidden x layers; the default's if it has neither."""
-        return int(str(self.used.get("hidden", 64))) * int(str(self.used.get("layers", 2)))
+    def relative_cost(self) -> int:
+        """About how much a window costs: hidden x layers, or those of the default kind if it has neither."""
+        return int(getattr(self, "hidden", 64) * getattr(self, "layers", 2))
 
     @property
     def identity(self) -> dict[str, object]:
-        """The settings that decide the numbers: kind and settings."""
+        """The kind and the settings, which decide the numbers."""
         return {"kind": self.kind, **self.used}
 
     def count_products(self, length: int, features: int) -> int | None:
@@ -158,18 +157,13 @@ class OwnModel(ModelConfig):
 
     @property
     def identity(self) -> dict[str, object]:
-        """The facts that decide the numbers: the hash of its file and settings."""
+        """The hash of its file and the settings, which decide the numbers."""
         return {"kind": self.own.identity, **self.model_dump(mode="json", exclude={"kind"})}
 
     @classmethod
     def describe_size(cls, settings: Mapping[str, Any]) -> str:
         """Return an empty text: the meaning of its settings is unknown."""
         return ""
-
-
-def last_name(path: str) -> str:
-    """Return the last part of a path, which is the same on another machine."""
-    return PurePath(path).name
 
 
 def _class_of(settings: Mapping[Any, Any]) -> type[ModelConfig]:

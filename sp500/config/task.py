@@ -1,4 +1,4 @@
-"""Descriptions of tasks that need no import of them: its settings, its defaults, and how a reader names it."""
+"""Descriptions of tasks: their settings, defaults and names for a reader. None imports the task itself."""
 
 from __future__ import annotations
 
@@ -48,10 +48,8 @@ class TaskKind:
 
     def identity(self, config: RunConfig) -> dict[str, object]:
         """Return the settings that decide its data, for the fingerprint."""
-        own = {
-            name: section.model_dump(mode="json", exclude_defaults=True) for name, section in config.sections.items()
-        }
-        return config.data.identity | {name: values for name, values in own.items() if values}
+        changed = {key: of.model_dump(mode="json", exclude_defaults=True) for key, of in config.sections.items()}
+        return config.data.identity | {key: values for key, values in changed.items() if values}
 
     def check(self, config: RunConfig) -> None:
         """Check what lies between its settings and those of the model. Raises ValueError."""

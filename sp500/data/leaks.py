@@ -96,8 +96,8 @@ class _Probe:
 
     def check_repeats(self, prices: Prices | None = None) -> None:
         """Raise DataError where three calls with the same prices differ."""
+        first = self._compute(prices) if prices else self._whole
         prices = prices or self._prices
-        first = self._compute(prices)
         for _ in range(2):
             if changed := _compare(first, self._compute(prices), len(prices.close), TOLERANCE):
                 raise DataError(
@@ -173,6 +173,7 @@ def _replace(prices: Prices, last: int) -> Prices:
     """Return the prices with other values after a row: prices on another path, and other columns in another order."""
 
     def change(name: str, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return a table with other values after the row."""
         values = frame.to_numpy(float, copy=True)
         later = values[last + 1 :]
         if name in {"open", "high", "low", "close"}:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from functools import cache, partial
+from pkgutil import resolve_name
 
 import torch
 from torch import nn
 
-from sp500.config import ModelConfig, OwnModel, TrainConfig, kinds
+from sp500.config import ModelConfig, OwnModel, TrainConfig
 from sp500.errors import ConfigError
 from sp500.machine.memory import total_bytes
 from sp500.models.batch_norm import BATCH_NORM, LIMIT
@@ -73,7 +74,7 @@ def build(config: ModelConfig, shape: Shape, copies: int = COPIES) -> nn.Module:
     if isinstance(config, OwnModel):
         make = contract.load_model(config.own, config.options)
         return _check_model(config.own, make(config, shape, **config.options))
-    make = partial(kinds.load(config.network), shape, **config.used)
+    make = partial(resolve_name(config.network), shape, **config.used)
     with torch.device("meta"), Unfilled():
         needed = sum((copies if part.requires_grad else 1) * part.nbytes for part in make().parameters())
     if needed > (total := total_bytes()):

@@ -8,7 +8,7 @@ from typing import ClassVar
 from pydantic import model_validator
 
 from sp500.config.frozen import setting
-from sp500.config.model import Form, ModelConfig, last_name
+from sp500.config.model import Form, ModelConfig
 
 
 class Linear(ModelConfig):
@@ -115,7 +115,7 @@ class Pretrained(ModelConfig):
     @property
     def identity(self) -> dict[str, object]:
         """The settings that decide the numbers: kind and settings, the path by its last name."""
-        return super().identity | ({"path": last_name(self.path)} if self.path else {})
+        return super().identity | ({"path": PurePath(self.path).name} if self.path else {})
 
 
 class HuggingFace(Pretrained):

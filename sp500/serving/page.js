@@ -10,9 +10,9 @@ function headers() {
 async function ask(path, body) {
   const answer = await fetch(path, { headers: headers(), ...(body ? { method: "POST", body: JSON.stringify(body) } : {}) });
   at("keyed").hidden = at("keyed").hidden && answer.status !== 401;
-  const told = await answer.json();
-  if (!answer.ok) throw new Error(told.error);
-  return told;
+  const reply = await answer.json();
+  if (!answer.ok) throw new Error(reply.error);
+  return reply;
 }
 
 function cell(text, kind = "td", numeric = false) {
@@ -58,15 +58,15 @@ function number(value, unit) {
 
 async function forecast(ticker) {
   const prices = await ask(`/v1/prices/${encodeURIComponent(ticker)}`);
-  const told = await ask("/v1/forecast", prices);
+  const reply = await ask("/v1/forecast", prices);
   if (at("ticker").value !== ticker) return; // another was chosen meanwhile
   chart(prices.dates, prices.close);
-  at("caption").textContent = `Closing prices of ${ticker}, ${prices.dates[0]} to ${told.as_of}`;
-  at("title").textContent = `${ticker} at the close of ${told.session}`;
-  at("unit").textContent = told.unit;
+  at("caption").textContent = `Closing prices of ${ticker}, ${prices.dates[0]} to ${reply.as_of}`;
+  at("title").textContent = `${ticker} at the close of ${reply.session}`;
+  at("unit").textContent = reply.unit;
   at("forecasts").replaceChildren(
-    row(cell(`run ${told.run}`, "th"), cell(number(told.forecast, told.unit), "td", true)),
-    ...Object.entries(told.naive).map(([name, value]) => row(cell(NAIVE[name] || `naive: ${name}`), cell(number(value, told.unit), "td", true))),
+    row(cell(`run ${reply.run}`, "th"), cell(number(reply.forecast, reply.unit), "td", true)),
+    ...Object.entries(reply.naive).map(([name, value]) => row(cell(NAIVE[name] || `naive: ${name}`), cell(number(value, reply.unit), "td", true))),
   );
   at("answer").hidden = false;
 }
@@ -97,9 +97,9 @@ async function show(work) {
 }
 
 async function begin() {
-  const told = await ask("/v1/models");
-  at("model").textContent = told.model;
-  const run = told.champion;
+  const reply = await ask("/v1/models");
+  at("model").textContent = reply.model;
+  const run = reply.champion;
   at("what").textContent = run ? `run ${run.run}, version ${run.version}, task ${run.task}` : "no run is promoted yet";
   const { tickers } = await ask("/v1/prices");
   at("ticker").replaceChildren(...tickers.map((name) => cell(name, "option")));

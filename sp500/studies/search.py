@@ -72,8 +72,6 @@ def plan(config: SearchSettings) -> Plan:
     if config.windows:
         axes = {"data.window": space.Choice(config.windows), **axes}
     searched, base = replace(searched, axes=axes), config.run_config()
-    space.check(base, searched)
-    data_axes(searched)
     method = config.method if config.method != "auto" else "grid" if searched.is_grid else "tpe"
     limits = Limits(
         pack=int(config.pack) if config.pack.isdigit() else "off" if config.pack == "off" else "auto",
@@ -84,6 +82,7 @@ def plan(config: SearchSettings) -> Plan:
     )
     trials = config.trials or (None if method == "grid" or searched.is_grid else 60)
     trials = suggest.count_trials(method, space.candidates(base, searched), trials)
+    data_axes(searched)
     planned = Plan(searched, method, trials, "auto" if config.mode == "all" else config.mode, limits)
     list_alone(planned, base)
     return planned

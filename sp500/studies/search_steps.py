@@ -28,7 +28,7 @@ from sp500.tuning.packing.scheduler import PackedArm
 from sp500.tuning.presets import OPTIONS
 from sp500.tuning.sequential import SequentialArm
 from sp500.tuning.space import ConfigTrial, Space, candidates, key, trial, valid
-from sp500.tuning.suggest import suggester
+from sp500.tuning.suggest import load_method
 from sp500.tuning.trial_data import Datasets, TrialData
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def run_trials(
 ) -> Searched:
     """Run the trials that the run's ledger does not hold. Raises ConfigError for a ledger of another space."""
     space = plan.space
-    suggested = suggester(plan.method, candidates(base, space), plan.trials, base.train.seed)
+    suggested = load_method(plan.method)(candidates(base, space), plan.trials, base.train.seed)
     ledger = Ledger(run.path, trial_data.hash_all(data))
     for result in ledger.results.values():
         if not space.contains(result.overrides):

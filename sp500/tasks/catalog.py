@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
+from pkgutil import resolve_name
 
-from sp500.config import OwnModel, RunConfig, kinds
+from sp500.config import OwnModel, RunConfig
 from sp500.data.sources import arrays
 from sp500.data.windows import Dataset
 from sp500.errors import ConfigError
@@ -43,7 +44,7 @@ def resolve(config: RunConfig) -> RunConfig:
 def task(config: RunConfig) -> Task:
     """Return the task of a resolved configuration. Raises ConfigError for a user's class that is not a task."""
     if not config.own_task:
-        built_in: Task = kinds.load(config.task_kind.task)(config)
+        built_in: Task = resolve_name(config.task_kind.task)(config)
         return built_in
     make = contract.load_task(config.own_task)
     takes = [parameter.kind for parameter in inspect.signature(make).parameters.values()]

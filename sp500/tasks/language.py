@@ -92,10 +92,10 @@ class Language(Task):
     @torch.no_grad()
     def _draw(self, model: nn.Module, start: list[int], length: int, seed: int) -> list[int]:
         model.eval()
-        generator = torch_generator(seed, "sample")
+        generator, context = torch_generator(seed, "sample"), self.config.section(TextConfig).context
         ids = torch.tensor(start)
         for _ in range(length):
-            chances = model(ids[None, -self.config.section(TextConfig).context :])[0, -1].softmax(dim=0)
+            chances = model(ids[None, -context:])[0, -1].softmax(dim=0)
             ids = torch.cat([ids, torch.multinomial(chances, 1, generator=generator)])
         return ids[len(start) :].tolist()
 

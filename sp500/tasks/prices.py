@@ -150,7 +150,7 @@ class PriceTask(Task):
 
     @property
     def is_scored(self) -> bool:
-        """Whether forecasts are of returns, and by squared errors or classes: what a server's log is judged by."""
+        """True if forecasts are of returns, and judged by squared errors or classes, as a server's log is."""
         return not self._has_own_target and (self.direction or self._key == losses.NAMES["mse"])
 
     @property

@@ -17,7 +17,7 @@ from sp500.tuning.limits import ArmName, PackSize, Plan
 from sp500.tuning.packing import scheduler
 from sp500.tuning.packing.scheduler import count_processes
 from sp500.tuning.space import ConfigTrial, candidates
-from sp500.tuning.suggest import suggester
+from sp500.tuning.suggest import load_method
 from sp500.tuning.trial_data import Datasets
 
 # From the start of the process to its exit, without the trials: imports, data, the chosen config's training. Ray adds
@@ -66,7 +66,7 @@ def choose(plan: Plan, config: RunConfig, datasets: Datasets, cluster_cpus: int 
 def sample(plan: Plan, config: RunConfig) -> tuple[list[ConfigTrial], float]:
     """Draw a sample of the configs that the search will try, and the number of configs per config of the sample."""
     method = "grid" if plan.method == "grid" else "random"
-    drawn = suggester(method, candidates(config, plan.space), plan.trials, config.train.seed)
+    drawn = load_method(method)(candidates(config, plan.space), plan.trials, config.train.seed)
     trials = drawn.ask(min(drawn.total, SAMPLE))
     return trials, drawn.total / len(trials)
 

@@ -76,7 +76,7 @@ class Tpe(Guesses[T]):
 
 class Gp(Guesses[T]):
     """A Gaussian process with expected improvement (Jones et al. 1998), one guess at a time: it does not know of trials
-    that are running. For few and long trials, since each guess fits the process anew.
+    that are running. For few and long trials, since each guess fits the process again.
     """
 
     at_once = 1

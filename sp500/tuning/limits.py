@@ -43,11 +43,11 @@ class Limits:
 
 @dataclass(frozen=True)
 class Plan:
-    """The plan of a search: `trials` configs, or None for all of a grid. `arm` is what runs them."""
+    """The plan of a search: `trials` configs, run by `arm`."""
 
     space: Space
     method: str
-    trials: int | None
+    trials: int
     arm: ArmName | Literal["auto"]
     limits: Limits
 

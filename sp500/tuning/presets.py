@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,7 @@ def _list_fields(section: str = "") -> Mapping[str, FieldInfo]:
     return of.all_fields() if isinstance(of, type) and issubclass(of, Frozen) else {}
 
 
+@cache  # every trial of a search asks, for the same few keys
 def unknown(key: str) -> str:
     """Return why a dotted key is not a setting, with the nearest one; empty if it is one."""
     names = [f"{name}.{field}" if field else name for name in _list_fields() for field in _list_fields(name) or ("",)]

@@ -44,11 +44,18 @@ class ConfigTrial(Trial):
 def candidates(base: RunConfig, space: Space) -> Candidates[ConfigTrial]:
     """Return the configs of a space over one base."""
 
+    @cache
+    def list_grid() -> list[ConfigTrial]:
+        _check_axes(space)
+        return grid(base, space)
+
     def count() -> int | None:
+        if _is_small_grid(space):
+            return len(list_grid())
         check(base, space)
         return distinct(base, space)
 
-    return Candidates(space, cache(partial(grid, base, space)), count, partial(valid, base))
+    return Candidates(space, list_grid, count, partial(valid, base))
 
 
 def grid(base: RunConfig, axes: Space | Mapping[str, Sequence[Any]]) -> list[ConfigTrial]:
@@ -75,6 +82,19 @@ def check(base: RunConfig, space: Space) -> None:
     Every combination of a grid has to be valid. Of a space with ranges (or a huge grid), so has at least one with each
     choice and with each end of a range; combinations that are not are never drawn. Raises ConfigError with the reason.
     """
+    _check_axes(space)
+    if _is_small_grid(space):
+        grid(base, space)
+    else:
+        _check_corners(base, space)
+
+
+def _is_small_grid(space: Space) -> bool:
+    """Return whether all combinations can be validated one by one."""
+    return space.is_grid and (space.size or 0) <= MOST
+
+
+def _check_axes(space: Space) -> None:
     if own := [value for key in ("task", "model.kind") for value in _choice_values(space, key) if ":" in str(value)]:
         raise ConfigError(
             f"search space {space.name}: lists {own[0]}; set a task or model of your own by --task or --model.kind, "
@@ -84,9 +104,10 @@ def check(base: RunConfig, space: Space) -> None:
         raise ConfigError(
             f"search space {space.name}: {idle[0]} changes no result of a trial; set it for the whole search"
         )
-    if space.is_grid and (space.size or 0) <= MOST:
-        grid(base, space)
-        return
+
+
+def _check_corners(base: RunConfig, space: Space) -> None:
+    """Check that each choice and each end of a range is valid in some combination."""
     where, trials = f"search space {space.name}", list[ConfigTrial]()
     faults: dict[tuple[str, str], str] = {}
     for overrides in _corners(space):

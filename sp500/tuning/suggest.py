@@ -104,11 +104,6 @@ def count_trials(method: str, candidates: Candidates[T], total: int | None) -> i
     return total
 
 
-def suggester(method: str, candidates: Candidates[T], total: int | None, seed: int) -> Suggester[T]:
-    """Return the search by that method. Raises ConfigError as `count_trials` does."""
-    return load_method(method)(candidates, count_trials(method, candidates, total), seed)
-
-
 class Grid(Suggester[T]):
     """The trials of a grid in order, or `total` of them picked by `seed`; a larger pick holds the smaller."""
 

@@ -39,7 +39,7 @@ def searched(base, folder, name, *, arm, axes=AXES, resume=False, method="grid",
             then(len(seen))
 
     found = axes if isinstance(axes, Space) else choices("test", axes)
-    plan = Plan(found, method, trials, arm, limits or Limits())
+    plan = Plan(found, method, trials or found.size, arm, limits or Limits())
     ray = session.start_in_background() if arm == "ray" else nullcontext()
     with RunStore(folder).open(name, resume=resume) as run, ray as background:
         _, data = search_steps.prepare(base, plan)

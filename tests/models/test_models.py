@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from pkgutil import resolve_name
 from types import SimpleNamespace
 
 import numpy as np
@@ -35,7 +36,7 @@ def build(kind: str, *, window: int = 5, features: int = 3, outputs: int = 2, **
 @pytest.mark.parametrize("kind", kinds.models())
 def test_each_kind_names_what_makes_its_network(kind: str) -> None:
     of = kinds.models()[kind]
-    parameters = inspect.signature(kinds.load(of.network)).parameters
+    parameters = inspect.signature(resolve_name(of.network)).parameters
     assert set(parameters) == {"shape", *of.model_fields} - {"kind"}
     assert of.model_fields["kind"].default == kind
 

@@ -14,7 +14,7 @@ from sp500.tuning import optuna_log
 from sp500.tuning.limits import Limits, Plan
 from sp500.tuning.space import choices
 
-PLAN = Plan(choices("two", {"model.hidden": (8, 16)}), "grid", None, "sequential", Limits())
+PLAN = Plan(choices("two", {"model.hidden": (8, 16)}), "grid", 2, "sequential", Limits())
 
 
 class Impatient(optuna_log._Hasty):

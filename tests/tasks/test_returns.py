@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from pkgutil import resolve_name
 
 import numpy as np
 import pandas as pd
@@ -341,4 +342,4 @@ def test_prepare_makes_windows_of_the_prices_asked_for(config: RunConfig) -> Non
 
 @pytest.mark.parametrize("name", kinds.tasks())
 def test_each_task_has_its_class(name: str) -> None:
-    assert Task in kinds.load(kinds.tasks()[name].task).__mro__
+    assert Task in resolve_name(kinds.tasks()[name].task).__mro__

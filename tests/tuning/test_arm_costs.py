@@ -30,7 +30,7 @@ def config(epochs: int) -> RunConfig:
 
 
 def chosen(epochs, made, cluster_cpus=None, **limits):
-    plan = Plan(choices("seeds", SEEDS), "grid", None, "auto", Limits(**limits))
+    plan = Plan(choices("seeds", SEEDS), "grid", 108, "auto", Limits(**limits))
     return arm_costs.choose(plan, config(epochs), made, cluster_cpus)
 
 
@@ -61,8 +61,8 @@ def test_what_one_arm_alone_can_do_decides(made):
 
 
 def test_search_of_many_configs_is_expected_from_some_of_them(made):
-    plan = Plan(choices("many", {"train.seed": tuple(range(2000))}), "grid", None, "auto", Limits())
-    few = replace(plan, space=choices("few", {"train.seed": tuple(range(500))}))
+    plan = Plan(choices("many", {"train.seed": tuple(range(2000))}), "grid", 2000, "auto", Limits())
+    few = replace(plan, trials=500, space=choices("few", {"train.seed": tuple(range(500))}))
     many, some = (arm_costs.choose(one, config(100), made)[1] for one in (plan, few))
     seconds = [float(why.split("one after another ")[1].split(" s")[0]) for why in (many, some)]
     start = arm_costs.START_SECONDS["sequential"]
@@ -85,7 +85,7 @@ class Net(nn.Module):
 def outside(model, **settings):
     """What six rates of a config are expected to take alone, and the arm on 64 CPUs."""
     base = catalog.resolve(RunConfig(**(settings | {"model": model})))
-    plan = Plan(choices("six", {"train.lr": (1e-3, 2e-3, 3e-3, 4e-3, 5e-3, 6e-3)}), "grid", None, "auto", Limits())
+    plan = Plan(choices("six", {"train.lr": (1e-3, 2e-3, 3e-3, 4e-3, 5e-3, 6e-3)}), "grid", 6, "auto", Limits())
     return base, arm_costs.choose(plan, base, trial_data.prepare([base]), 64)
 
 

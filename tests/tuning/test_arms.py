@@ -18,7 +18,7 @@ from sp500.tuning.limits import Limits
 from sp500.tuning.packing import scheduler
 from sp500.tuning.packing.scheduler import PackedArm
 from sp500.tuning.space import candidates
-from sp500.tuning.suggest import suggester
+from sp500.tuning.suggest import Grid
 
 AXES = {"model.hidden": (4, 8), "train.lr": (1e-3, 1e-2), "model.dropout": (0.0, 0.5)}
 
@@ -39,7 +39,8 @@ def data(base):
 
 
 def collector(arm, folder, axes=AXES, on_result=lambda result, running: None) -> Collector:
-    suggested = suggester("grid", candidates(arm.base, choices("test", axes)), None, 0)
+    trials = candidates(arm.base, choices("test", axes))
+    suggested = Grid(trials, len(trials.list_grid()), 0)
     folder.mkdir(exist_ok=True)
     return Collector(suggested, Ledger(folder), arm, on_result)
 

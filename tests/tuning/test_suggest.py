@@ -7,9 +7,14 @@ from sp500.errors import ConfigError
 from sp500.runs.trials import TrialResult
 from sp500.tuning import space, suggest
 from sp500.tuning.space import PRESETS, Choice, Integers, Space, Uniform, candidates, choices
-from sp500.tuning.suggest import suggester
+from sp500.tuning.suggest import count_trials, load_method
 
 METHODS = tuple(suggest.METHODS)
+
+
+def suggester(method, candidates, total, seed):
+    """The search by that method, as a plan decides it."""
+    return load_method(method)(candidates, count_trials(method, candidates, total), seed)
 
 
 def result(trial, loss=None, status="ok"):

@@ -159,6 +159,7 @@ def _unpack(stream: IO[bytes], folder: Path, name: str, listing: Listing) -> Non
     """
 
     def admit(entry: tarfile.TarInfo, path: str) -> tarfile.TarInfo:
+        """Return an entry that was listed. Raises DataError for another."""
         first, _, inner = entry.name.removeprefix("./").partition("/")
         is_listed = entry.isdir() or (
             listing.links.get(inner) == f"{LINK}{entry.linkname}"

@@ -17,8 +17,9 @@ import time
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess, parent_process
+from pkgutil import resolve_name
 
-from sp500.config import LATER_KEYS, RunConfig, TrainConfig, kinds
+from sp500.config import LATER_KEYS, RunConfig, TrainConfig
 from sp500.machine.cores import usable_cores
 from sp500.machine.memory import limit_memory
 from sp500.runs.trials import TrialResult
@@ -118,7 +119,7 @@ def can_pack(config: RunConfig) -> bool:
 
 def best_pack_size(config: RunConfig) -> int:
     """Return the number of members of a pack, from a table of measurements."""
-    width = int(str(config.model.used.get("hidden", 1)))
+    width = getattr(config.model, "hidden", 1)
     bytes_each = config.batch_size * width * (8 if config.train.dtype == "float64" else 4)
     return max(4, min(MOST, CACHE_BYTES // bytes_each))
 
@@ -184,7 +185,7 @@ def _work(pack: Sequence[ConfigTrial]) -> float:
     """Return the relative time of a pack."""
     model = pack[0].config.model
     slower = 1 if model.packs else 30
-    return sum(trial.config.train.epochs for trial in pack) * slower * model.work
+    return sum(trial.config.train.epochs for trial in pack) * slower * model.relative_cost
 
 
 def count_processes(config: RunConfig) -> int:
@@ -211,7 +212,7 @@ def _import_networks(pack: Sequence[ConfigTrial]) -> None:
 
     for trial in pack:
         if trial.config.model.network:
-            kinds.load(trial.config.model.network)
+            resolve_name(trial.config.model.network)
 
 
 def _train(sender: Connection, data: TrialData | str, pack: list[ConfigTrial], limits: Limits) -> None:
