@@ -106,7 +106,7 @@ class _Probe:
                 )
 
     def change_future(self, rows: Sequence[int], ahead: int) -> Iterator[tuple[Difference, str]]:
-        """Cut off, and then replace, what comes more than `ahead` rows after each of these rows. Give the changes."""
+        """Cut off, and then replace, what comes more than `ahead` rows after each of these rows. Yield the changes."""
         days = self._prices.close.index
         for row in rows:
             last = min(row + ahead, len(days) - 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from abc import abstractmethod
 
@@ -83,6 +84,8 @@ class Gp(Guesses[T]):
 
     def make_sampler(self, seed: int) -> optuna.samplers.BaseSampler:
         """Return Optuna's GPSampler."""
+        # It warns of a package that would only fit the process a little faster.
+        logging.getLogger("optuna._gp").setLevel(logging.ERROR)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             return optuna.samplers.GPSampler(seed=seed)
