@@ -61,6 +61,17 @@ def ask_a_cluster(folder: Path) -> dict[str, object]:
     return answers
 
 
+def start_node(argv: list[str]) -> subprocess.Popen[bytes]:
+    """A process that is a node of the cluster. On a very busy machine Ray ends one that takes 30 s to start."""
+    before = len(ray.nodes())
+    for _ in range(session.STARTS):
+        node = subprocess.Popen(argv, env=os.environ)
+        until(lambda node=node: node.poll() is not None or len(ray.nodes()) > before)
+        if node.poll() is None:
+            return node
+    raise AssertionError(f"no node within {session.STARTS} starts; the last ended with {node.returncode}")
+
+
 @contextmanager
 def a_node_elsewhere(cluster: Cluster, folder: Path, common: dict[str, object]) -> Iterator[None]:
     """A node that sees another folder under the same path; where this user may not mount, one that sees the same."""
@@ -70,9 +81,8 @@ def a_node_elsewhere(cluster: Cluster, folder: Path, common: dict[str, object]) 
         return
     ray_start = [str(Path(sys.executable).with_name("ray")), "start", f"--address={cluster.address}", "--num-cpus=1"]
     ray_start += ["--block", "--include-log-monitor=false", f"--object-store-memory={STORE}"]
-    node = subprocess.Popen(
-        ["unshare", "--mount", "sh", "-c", ELSEWHERE, "sh", str(folder), *ray_start], env=os.environ
-    )
+    argv = ["unshare", "--mount", "sh", "-c", ELSEWHERE, "sh", str(folder), *ray_start]
+    node = start_node(argv)
     try:
         yield
     finally:

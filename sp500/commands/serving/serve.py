@@ -160,7 +160,7 @@ def key(flags: Serve) -> str:
     """
     secret = _read_key(flags)
     if not secret and not _is_own(flags.host):
-        raise ConfigError(f"--host {flags.host}: others can reach this address; set {API_KEY} or --key-file FILE")
+        raise ConfigError(f"--host {flags.host}: others can reach this address; set {API_KEY} or give --key-file FILE")
     return secret
 
 
