@@ -3,31 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import ClassVar
 
-from sp500.console.entry import Command, run_experiment
-from sp500.console.progress import Progress
-from sp500.runs.record import RunRecord
-from sp500.runs.store import Run
-from sp500.studies import scale
-from sp500.studies.settings import ScaleSettings
-
-
-class Scale(ScaleSettings, Command):
-    """Train on the data (20 stocks) and noisy copies of it, once per arm and dataset size."""
-
-    takes_world_size: ClassVar[bool] = True
-
-
-def main(config: Scale, run: Run) -> RunRecord:
-    """Run every arm at every size."""
-    with Progress("arm", len(scale.each(config, run.name))) as progress:
-        return scale.run_scale(
-            config,
-            run,
-            lambda arm, row: progress.advance(" ".join(filter(None, (f"{arm.label}: {row['status']}", row["reason"])))),
-        )
-
+from sp500.commands.experiments.scale import main
 
 if __name__ == "__main__":
-    sys.exit(run_experiment(Scale, main, sys.argv[1:], plan=scale.preview))
+    sys.exit(main(sys.argv[1:], prog="experiments/scale.py"))

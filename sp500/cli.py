@@ -17,6 +17,12 @@ from sp500.version import __version__
 
 # Words of a verb: its module in sp500.commands (with :FUNCTION, if that is not `main`), and what it does.
 VERBS = {
+    "prepare": ("experiments.prepare", "Check prices, and show what a model would be trained on."),
+    "train": ("experiments.train", "Train one model, here or on Ray, and judge it next to naive forecasts."),
+    "tune": ("experiments.tune", "Search hyper-parameters: one after another, packed, or under Ray Tune."),
+    "walk-forward": ("experiments.walk_forward", "Train one config anew for each year, and judge it on that year."),
+    "scale": ("experiments.scale", "Train on growing datasets, three ways under one memory budget."),
+    "compare": ("experiments.compare", "Write the report on all runs of a folder."),
     "jobs submit": (
         "submission.submit",
         "Queue one job or many: on this machine, a Ray cluster or Kubernetes.",
@@ -45,6 +51,9 @@ VERBS = {
     "cluster check": ("cluster.check", "Check KubeRay manifests, without a cluster."),
     "cluster upload-data": ("cluster.transfer:upload_data", "Copy a folder to the cluster's data claim."),
     "cluster fetch-results": ("cluster.transfer:fetch_results", "Copy ended runs from the cluster's claim."),
+    "runs list": ("runs:list_runs", "List the runs of a folder."),
+    "runs show": ("runs:show", "Show what a run found."),
+    "runs rm": ("runs:remove", "Delete runs."),
     "runs fetch": ("runs_fetch", "Copy a run from its archive."),
     "serve": ("serving.serve", "Serve a trained run or a model over HTTP."),
     "models list": ("models:list_models", "List models, their versions and the runs that serve them."),
@@ -64,9 +73,6 @@ VERBS = {
     ),
     "doctor": ("doctor", "Check this machine and its clusters, and say what to do."),
 }
-
-# Scripts in experiments/ whose names are no commands, though some will type them as such.
-SCRIPTS = ("prepare", "train", "tune", "scale", "walk_forward", "compare")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -111,17 +117,13 @@ def _listing(verbs: dict[str, str]) -> str:
 
 
 def _unknown(words: list[str]) -> str:
-    command, script = " ".join(words[:2]), words[0].replace("-", "_")
-    near = difflib.get_close_matches(command, VERBS, n=1, cutoff=0.8)
+    command = " ".join(words[:2])
+    near = difflib.get_close_matches(command.replace("_", "-"), VERBS, n=1, cutoff=0.8)
     if not near:  # a command's last word, to which arguments may belong
         last = difflib.get_close_matches(words[0], {verb.split()[-1] for verb in VERBS}, n=1, cutoff=0.8)
         near = [verb for verb in VERBS if verb.split()[-1] in last]
-    if script in SCRIPTS:
-        hint = f"did you mean python experiments/{script}.py?"
-    elif near:
-        hint = f"did you mean {' or '.join(f'sp500 {verb}' for verb in near)}?"
-    else:
-        hint = f"commands: {', '.join(VERBS)}"
+    meant = " or ".join(f"sp500 {verb}" for verb in near)
+    hint = f"did you mean {meant}?" if near else f"commands: {', '.join(VERBS)}"
     return f"sp500 {command}: no such command; {hint}"
 
 

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 IDLE = ("io.", "train.device", "train.threads", "data.cache_dir", "data.fallback")
 """Settings that decide nothing about a run's numbers."""
 # Flags that steer a script and decide nothing about the run: not kept in config.yaml.
-FLAGS = {"config", "resume", "trust_source", "dry_run", "print_config", "json_output"}
+FLAGS = {"config", "resume", "overwrite", "trust_source", "dry_run", "print_config", "json_output"}
 
 
 class Experiment(RunConfig):
@@ -40,6 +40,8 @@ class Experiment(RunConfig):
     """Its name in the record."""
     resume: bool = setting(False, agents=True)
     """Continue the run of that name; an ended one prints its record."""
+    overwrite: bool = False
+    """Delete the run of that name first."""
     trust_source: bool = False
     """Run the Python files in a run's folder (source/), even if no command on this machine has used them. Only for runs
     you trust."""
@@ -98,13 +100,15 @@ def execute(config: E, main: Callable[[E, Run], RunRecord]) -> RunRecord:
     Raises ConfigError for an extra that is not installed, a RAY_ADDRESS of no use, a name that is taken or a run of
     other settings, and what `main` raises, after a record of it was written.
     """
+    if config.resume and config.overwrite:
+        raise ConfigError("--resume continues the run that --overwrite deletes: give one of them")
     config.check_extras()
     config.check_address()
     store, name = RunStore(config.io.save_dir), run_name(config)
     if not (config.resume and (store.run(name).path.exists() or config.io.archive)):
         config.check_own()
         config.check_start()
-    with store.open(name, resume=config.resume) as run:
+    with store.open(name, resume=config.resume, overwrite=config.overwrite) as run:
         archiving, done = _archiving(config, run), None
         if config.resume:
             done = run.record()

@@ -84,18 +84,19 @@ def run_experiment(
     *,
     plan: Callable[[C], Mapping[str, object]] | None = None,
     answer: Callable[[RunRecord], Mapping[str, object]] | None = None,
+    prog: str | None = None,
 ) -> int:
     """Run one experiment and return its exit code.
 
     `main(config, run)` returns the run's record without writing it. `plan(config)` adds to the output of a dry run.
-    `answer(record)` is the JSON object (default: the record).
+    `answer(record)` is the JSON object (default: the record). `prog` stands in the usage.
     """
 
     def act(config: C) -> Answer:
         """Return what the script prints."""
         if config.dry_run:
             plain = execution.outline(config, plan(config) if plan else {})
-            return Answer(plain, yaml.safe_dump(plain, sort_keys=False))
+            return Answer(plain, _tell(config, plain))
         record = execution.execute(config, main)
         from sp500.report import terminal
 
@@ -103,14 +104,31 @@ def run_experiment(
         code = 0 if record.status in {"ok", "out_of_memory"} else 1
         return Answer(result, terminal.text(record, config.io.save_dir), code)
 
-    return run_script(model, act, argv)
+    return run_script(model, act, argv, prog)
 
 
-def run_script(model: type[F], act: Callable[[F], Answer], argv: Sequence[str]) -> int:
+def _tell(config: Command, outline: Mapping[str, object]) -> str:
+    """Return what a dry run shows: six lines, and what the experiment itself adds."""
+    data = mask(config.data.model_dump(mode="json"))
+    prices = f"{data['source']}, windows of {data['window']} sessions, horizon {data['horizon']}"
+    where = f"Ray, {config.num_workers} workers" if config.num_workers else "this process"
+    lines = {
+        "run": outline["run"],
+        "folder": outline["folder"],
+        "does": f"{config.experiment} {config.subject} on {config.task}, seed {config.train.seed}, in {where}",
+        "data": prices if config.task_kind.from_prices else f"of task {config.task}",
+        "fingerprint": outline["fingerprint"],
+        "settings": "all of them by --print-config, or by --json",
+    }
+    added = {key: value for key, value in outline.items() if key not in {*lines, "experiment", "arm", "config"}}
+    return yaml.safe_dump(lines | added, sort_keys=False, width=120)
+
+
+def run_script(model: type[F], act: Callable[[F], Answer], argv: Sequence[str], prog: str | None = None) -> int:
     """Parse, act, print, and return the exit code."""
 
     def run() -> tuple[str, int]:
-        config = parse(model, argv)
+        config = parse(model, argv, prog)
         if config.print_config:
             return yaml.safe_dump(config.settings(), sort_keys=False), 0
         answer = act(config)
@@ -121,7 +139,7 @@ def run_script(model: type[F], act: Callable[[F], Answer], argv: Sequence[str]) 
     )
 
 
-def parse(model: type[F], argv: Sequence[str]) -> F:
+def parse(model: type[F], argv: Sequence[str], prog: str | None = None) -> F:
     """Return settings from the file (if --config names one) under the flags. Ends with exit code 2 on a wrong flag.
 
     With --resume, the file that the run kept is the one under the flags. A run that is missing starts, so that a job
@@ -150,9 +168,9 @@ def parse(model: type[F], argv: Sequence[str]) -> F:
     if "--resume" in argv and isinstance(base, Command) and not file and not name:
         raise ConfigError("--resume: which run? Name it with --name (and --runs-dir)")
     if not isinstance(base, Command):
-        return arguments.parse(model, argv, default=base)
+        return arguments.parse(model, argv, prog, default=base)
     named, kind = flag(argv, "--task"), flag(argv, "--model.kind")
-    config = arguments.parse(model, argv, default=_choose(base, named, kind, options, argv))
+    config = arguments.parse(model, argv, prog, default=_choose(base, named, kind, options, argv))
     assert isinstance(config, Command)
     config.give({"task": named, "model": {"kind": kind}})
     return config

@@ -16,9 +16,15 @@ LABEL_KEY = re.compile(rf"({SUBDOMAIN.pattern.replace('$', '/')}/)?[A-Za-z0-9]([
 LONGEST = {"RayCluster": 53, "RayJob": 47, "RayService": 47}
 
 
+def script_of(argv: Sequence[str]) -> PurePosixPath:
+    """Return the script of a command; of `sp500 train` that of the same experiment; else its program."""
+    if PurePosixPath(argv[0]).name == "sp500" and len(argv) > 1:
+        return PurePosixPath("experiments", argv[1].replace("-", "_") + ".py")
+    return PurePosixPath(next((word for word in argv if word.endswith(".py")), argv[0]))
+
+
 def of_command(argv: Sequence[str]) -> str:
     """Return a job's name made from its command: that of its script, or else of its program."""
-    script = next((word for word in argv if word.endswith(".py")), argv[0])
-    plain = re.sub(r"[^a-z0-9]+", "-", PurePosixPath(script).name.removesuffix(".py").lower()).strip("-")
+    plain = re.sub(r"[^a-z0-9]+", "-", script_of(argv).name.removesuffix(".py").lower()).strip("-")
     name = plain if DNS_1035.fullmatch(plain) else f"job-{plain}"
     return name[: LONGEST["RayJob"]].rstrip("-")

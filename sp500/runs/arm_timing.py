@@ -8,9 +8,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from types import TracebackType
 
 import psutil
@@ -39,19 +38,20 @@ class Timing:
     others_share: float | None
 
 
-def run_all(config: RunConfig, run: Run, script: Path, *, resume: bool) -> RunRecord:
-    """Run each arm of a search by `script` in a process of its own, timed from its start to its exit, as a user waits.
+def run_all(config: RunConfig, run: Run, *, resume: bool, overwrite: bool) -> RunRecord:
+    """Run each arm of a search in a process of its own, timed from its start to its exit, as a user waits.
 
     Raises SP500Error when an arm fails.
     """
     store = RunStore(config.io.save_dir)
+    earlier = ["--resume"] if resume else ["--overwrite"] if overwrite else []
     names = {arm: f"{run.name}-{arm}" for arm in compare.ARMS}
     records: dict[str, RunRecord] = {}
     timed: dict[str, Mapping[str, float | None]] = {}
     for arm, name in names.items():
         # An arm that ended in an earlier attempt keeps the seconds of its own record.
-        ended_before = store.record(name) is not None
-        timing = _time_arm(run, script, arm, name, store, resume=resume)
+        ended_before = resume and store.record(name) is not None
+        timing = _time_arm(run, arm, name, store, earlier)
         if not ended_before:
             timed[arm] = asdict(timing)
         record = store.record(name)
@@ -67,10 +67,10 @@ def run_all(config: RunConfig, run: Run, script: Path, *, resume: bool) -> RunRe
     return record.model_copy(update=facts)
 
 
-def _time_arm(run: Run, script: Path, arm: str, name: str, store: RunStore, *, resume: bool) -> Timing:
+def _time_arm(run: Run, arm: str, name: str, store: RunStore, earlier: Sequence[str]) -> Timing:
     # This run's Python may run. The arm is another process, which may not know of it.
     flags = ("--config", str(run.path / "config.yaml"), "--name", name, "--mode", arm, "--json", "--trust-source")
-    command = [sys.executable, str(script), *flags, *(["--resume"] if resume else [])]
+    command = [sys.executable, "-m", "sp500.cli", "tune", *flags, *earlier]
     print(f"{arm} ...", file=sys.stderr, flush=True)
     started = time.monotonic()
     # A group of its own: what interrupts this process is handed on once, and not also by the terminal.

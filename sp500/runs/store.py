@@ -14,6 +14,7 @@ import errno
 import fcntl
 import os
 import re
+import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -33,6 +34,8 @@ from sp500.machine.locks import acquire
 from sp500.runs import checksums
 from sp500.runs.record import EpochMetrics, PlannedSearch, RunRecord
 
+# What an attempt leaves that ended before its first epoch, trial or fold.
+BEGINNING = {"config.yaml", "started.json", "record.json", "source", ".lock", ".holder"}
 # The report's folder among the runs.
 REPORT = "report"
 CLOSED = {errno.EACCES, errno.EPERM, errno.EROFS}
@@ -85,6 +88,20 @@ class Run:
         total = (finished - begun.started).total_seconds()
         seconds = begun.seconds.model_copy(update={"setup": total, "total": total})
         return begun.model_copy(update={"finished": finished, "seconds": seconds})
+
+    def has_result(self) -> bool:
+        """Return whether the run has an epoch, a trial, a fold or a record that is not of a failure."""
+        if {path.name for path in self.path.iterdir()} - BEGINNING:
+            return True
+        return (record := self.record()) is None or record.status != "failed"
+
+    def clear(self) -> None:
+        """Delete what is in the folder, but for its lock. For the holder of the lock."""
+        for path in sorted(self.path.iterdir()):
+            if path.name in {".lock", ".holder"}:
+                continue
+            with explain_errors(path):
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
     def spent_seconds(self) -> float:
         """Return the seconds of all attempts at this run so far."""
@@ -193,9 +210,10 @@ class RunStore:
         self.root = root.expanduser().resolve()
 
     @contextmanager
-    def open(self, name: str, *, resume: bool = False) -> Iterator[Run]:
+    def open(self, name: str, *, resume: bool = False, overwrite: bool = False) -> Iterator[Run]:
         """Open one run for writing and hold its lock, making its folder if need be.
 
+        A run that failed before its first epoch, trial or fold does not keep its name. `overwrite` deletes any other.
         Raises ConfigError for a name that is none and for another user's folder, RunExists for a name taken (without
         `resume`), RunLocked when another process is writing it.
         """
@@ -217,11 +235,19 @@ class RunStore:
                 "--name or --runs-dir"
             ) from error
         with held:
-            if not resume and (run.path / "config.yaml").exists():
+            taken = not resume and (run.path / "config.yaml").exists()
+            if taken and not overwrite and run.has_result():
                 raise RunExists(_taken(run))
             _write_holder(run.path / ".holder")
             _check_owner(run.path)
+            if taken:
+                run.clear()
             yield run
+
+    def remove(self, name: str) -> None:
+        """Delete a run. Raises what `open` does."""
+        with self.open(name, resume=True) as run, explain_errors(run.path):
+            shutil.rmtree(run.path)
 
     def scan(self) -> Runs:
         """Read all runs of the folder. One that cannot be read is listed with its reason and ends nothing."""
@@ -317,5 +343,5 @@ def _taken(run: Run) -> str:
         return f"run {run.name!r} has ended, in {folder}: --resume shows its result, another --name starts a new one"
     return (
         f"run {run.name!r} ended as {record.status}, in {folder}: --resume tries it again with the same settings; for "
-        "other settings choose another --name, or delete its folder"
+        "other settings choose another --name, or --overwrite"
     )

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from help_text import empty_defaults
 
-from experiments.train import Train
+from sp500.commands.experiments.train import Train
 from sp500.console import entry
 from sp500.data.images.settings import ImagesConfig
 

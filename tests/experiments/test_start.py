@@ -15,12 +15,12 @@ OTHERS = ("matplotlib", "scipy.optimize", "scipy.stats", "sklearn", "ray", "optu
 TRAIN = """
 import sys
 from pathlib import Path
-from experiments.train import Train, main, run_experiment
+from sp500.commands.experiments.train import main
 
 folder, *kinds = sys.argv[1:]
 for kind in kinds:
     flags = ["--model.kind", kind, "--train.epochs", "1", "--train.max-steps", "3", "--data.start", "2014-01-01"]
-    code = run_experiment(Train, main, [*flags, "--runs-dir", folder, "--name", kind])
+    code = main([*flags, "--runs-dir", folder, "--name", kind])
     assert code == 0, code
 Path(folder, "modules").write_text(chr(10).join(sys.modules))
 """
@@ -42,7 +42,7 @@ def test_training_of_built_in_models_imports_no_compiler_no_sharding_and_no_figu
 SEARCH = """
 import sys
 from pathlib import Path
-from experiments.tune import Tune, main, run_experiment
+from sp500.commands.experiments.tune import main
 from sp500.tuning.packing import scheduler
 
 folder, space = sys.argv[1:]
@@ -58,7 +58,7 @@ def watched(sender, data, pack, limits):
 
 scheduler._train, scheduler.count_processes = watched, lambda config: 2
 short = ["--train.epochs", "1", "--train.max-steps", "3", "--data.start", "2014-01-01"]
-code = run_experiment(Tune, main, ["--space", space, "--mode", "packed", *short, "--runs-dir", folder, "--name", "run"])
+code = main(["--space", space, "--mode", "packed", *short, "--runs-dir", folder, "--name", "run"])
 assert code == 0, code
 """
 

@@ -82,6 +82,7 @@ def test_refused_secret_is_not_repeated_in_the_message(make):
         (["./2022/run"], "run"),
         (["python", "7.py"], "job-7"),
         (["é"], "job"),
+        (["sp500", "walk-forward", "--name", "x"], "walk-forward"),
         (["python", f"{'a' * 46}-b.py"], "a" * 46),
     ],
 )

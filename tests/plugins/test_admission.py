@@ -20,9 +20,8 @@ import yaml
 import your_own
 
 import sp500
-from experiments import compare, prepare, scale, train, tune, walk_forward
 from sp500.cli import main as cli
-from sp500.console.entry import run_experiment, run_script
+from sp500.commands.experiments import compare, prepare, scale, train, tune, walk_forward
 from sp500.errors import ConfigError
 from sp500.plugins import admission, source
 from sp500.plugins.reference import parse
@@ -127,11 +126,8 @@ def killed(verb: Callable[[list[str]], object]) -> Callable[[list[str]], object]
     return act
 
 
-def experiment(module: Any, kind: str, *words: str) -> Callable[[list[str]], object]:
-    """An experiment with these words."""
-    model = getattr(module, kind)
-    plan = {"scale": getattr(scale.scale, "preview", None), "tune": tune.search.preview}.get(model.experiment)
-    return lambda flags: run_experiment(model, module.main, [*words, *flags], plan=plan)
+def experiment(module: Any, *words: str) -> Callable[[list[str]], object]:
+    return lambda flags: module.main([*words, *flags])
 
 
 def promoted(flags: list[str]) -> object:
@@ -161,14 +157,13 @@ def best_of(flags: list[str]) -> object:
 
 
 RUNNING: dict[str, Callable[[list[str]], object]] = {
-    "train --resume": killed(experiment(train, "Train", "--name", "evil", "--resume", "--train.epochs", "1")),
-    "train --config": experiment(train, "Train", "--name", "two", "--config", str(EVIL / "config.yaml")),
-    "train --config FILE": experiment(train, "Train", "--name", "two", "--config", str(EVIL / "settings.yaml")),
-    "prepare --config": experiment(prepare, "Prepare", "--name", "two", "--config", str(EVIL / "config.yaml")),
-    "tune --resume": killed(experiment(tune, "Tune", "--name", "evil", "--resume")),
+    "train --resume": killed(experiment(train, "--name", "evil", "--resume", "--train.epochs", "1")),
+    "train --config": experiment(train, "--name", "two", "--config", str(EVIL / "config.yaml")),
+    "train --config FILE": experiment(train, "--name", "two", "--config", str(EVIL / "settings.yaml")),
+    "prepare --config": experiment(prepare, "--name", "two", "--config", str(EVIL / "config.yaml")),
+    "tune --resume": killed(experiment(tune, "--name", "evil", "--resume")),
     "scale --config": experiment(
         scale,
-        "Scale",
         "--name",
         "two",
         "--config",
@@ -178,7 +173,7 @@ RUNNING: dict[str, Callable[[list[str]], object]] = {
         "--multipliers",
         "1",
     ),
-    "walk_forward --best-of": lambda flags: walk_forward.run(
+    "walk_forward --best-of": lambda flags: walk_forward.main(
         ["--name", "two", "--best-of", "evil", "--folds", "2", *flags]
     ),
     "best_of in Python": best_of,
@@ -190,12 +185,12 @@ RUNNING: dict[str, Callable[[list[str]], object]] = {
 }
 """What would run the Python of a run that is trusted."""
 READING: dict[str, Callable[[list[str]], object]] = {
-    "compare": lambda flags: run_script(compare.Compare, compare.main, []),
-    "train --dry-run": experiment(train, "Train", "--config", str(EVIL / "config.yaml"), "--dry-run"),
-    "train --resume --dry-run": killed(experiment(train, "Train", "--name", "evil", "--resume", "--dry-run")),
-    "tune --dry-run": experiment(tune, "Tune", "--config", str(EVIL / "config.yaml"), "--dry-run"),
-    "scale --dry-run": experiment(scale, "Scale", "--config", str(EVIL / "config.yaml"), "--dry-run"),
-    "walk_forward --dry-run": lambda flags: walk_forward.run(["--best-of", "evil", "--dry-run"]),
+    "compare": lambda flags: compare.main([]),
+    "train --dry-run": experiment(train, "--config", str(EVIL / "config.yaml"), "--dry-run"),
+    "train --resume --dry-run": killed(experiment(train, "--name", "evil", "--resume", "--dry-run")),
+    "tune --dry-run": experiment(tune, "--config", str(EVIL / "config.yaml"), "--dry-run"),
+    "scale --dry-run": experiment(scale, "--config", str(EVIL / "config.yaml"), "--dry-run"),
+    "walk_forward --dry-run": lambda flags: walk_forward.main(["--best-of", "evil", "--dry-run"]),
     "jobs submit --dry-run": lambda flags: cli(
         ["jobs", "submit", "--dry-run", "--", "python", "experiments/train.py", "--name", "evil", "--resume"]
     ),
@@ -275,10 +270,10 @@ def shop() -> dict[str, Any]:
 
 def test_own_module_goes_on_working_once_it_was_given(shop: dict[str, Any]) -> None:
     words = ["--task", shop["task"], "--model.kind", shop["model"]["kind"], "--model.options.width", "8"]
-    assert run_experiment(train.Train, train.main, ["--name", "one", "--train.epochs", "1", *words]) == 0
+    assert train.main(["--name", "one", "--train.epochs", "1", *words]) == 0
     forget_process()
     Path("runs/one/record.json").unlink()
-    assert run_experiment(train.Train, train.main, ["--name", "one", "--resume"]) == 0
+    assert train.main(["--name", "one", "--resume"]) == 0
     forget_process()
     with Path("shop/churn.py").open("a") as file:
         file.write("# edited\n")
@@ -289,7 +284,7 @@ def test_own_module_goes_on_working_once_it_was_given(shop: dict[str, Any]) -> N
 
 def test_own_module_that_a_file_of_settings_names_is_given(shop: dict[str, Any]) -> None:
     Path("mine.yaml").write_text(yaml.safe_dump({**shop, **QUICK}))
-    assert run_experiment(train.Train, train.main, ["--name", "one", "--config", "mine.yaml"]) == 0
+    assert train.main(["--name", "one", "--config", "mine.yaml"]) == 0
     forget_process()
     assert sp500.Predictor("runs/one").config.task == "shop.churn:Biopsies"
 
@@ -351,7 +346,7 @@ def test_settings_below_the_folder_of_runs_are_a_runs(file: str, here: Path) -> 
     Path("runs/sent", file).write_text("task: elsewhere.payload:Biopsies\n")
     Path("elsewhere").mkdir()
     Path("elsewhere/payload.py").write_text(payload(here / "mark"))
-    assert run_experiment(train.Train, train.main, ["--name", "two", "--config", f"runs/sent/{file}"]) == 2
+    assert train.main(["--name", "two", "--config", f"runs/sent/{file}"]) == 2
     assert not (here / "mark").exists()
 
 

@@ -214,11 +214,7 @@ def test_names_of_installed_packages_are_known(tmp_path: Path, monkeypatch: pyte
 
 def test_command_with_a_wrong_task_ends_with_code_2_and_leaves_no_run(tmp_path: Path) -> None:
     file_of(tmp_path, TASK.replace("def loss", "def lost"))
-    code = (
-        "import sys; sys.argv = ['train.py', '--task', 'mine.py:Good']\n"
-        "from experiments.train import *\n"
-        "sys.exit(run_experiment(Train, main, sys.argv[1:]))\n"
-    )
+    code = "import sys\nfrom sp500.commands.experiments.train import main\nsys.exit(main(['--task', 'mine.py:Good']))\n"
     environment = {"PYTHONPATH": str(ROOT), "PATH": ""}
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment, check=False

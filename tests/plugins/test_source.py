@@ -12,7 +12,7 @@ import pytest
 import your_own
 
 import sp500
-from experiments.train import Train
+from sp500.commands.experiments.train import Train
 from sp500.config import ModelConfig, RunConfig
 from sp500.console import entry
 from sp500.errors import ConfigError, DataError

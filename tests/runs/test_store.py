@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -89,12 +90,35 @@ def test_name_that_was_used_is_refused_without_resume_and_taken_with_it(store: R
         assert (run.path / "config.yaml").exists()
 
 
-@pytest.mark.parametrize(("status", "way"), [("ok", "--resume shows its result"), ("failed", "or delete its folder")])
+@pytest.mark.parametrize(("status", "way"), [("ok", "--resume shows its result"), ("failed", "or --overwrite")])
 def test_name_of_an_ended_run_is_refused_with_the_ways_out(store: RunStore, status: str, way: str) -> None:
     with store.open("run") as run:
         run.write_config({"task": "returns"})
+        run.append_epoch(epoch(1))
         run.write_record(record(status=status))
     with pytest.raises(RunExists, match=way), store.open("run"):
+        pass
+    with store.open("run", overwrite=True) as run:
+        assert sorted(path.name for path in run.path.iterdir()) == [".holder", ".lock"]
+
+
+@pytest.mark.parametrize(
+    ("status", "file", "free"), [("failed", "", True), ("failed", "folds.jsonl", False), ("ok", "", False)]
+)
+def test_run_that_failed_before_its_first_unit_of_work_leaves_its_name_free(
+    store: RunStore, status: str, file: str, free: bool
+) -> None:
+    with store.open("run") as run:
+        run.write_config({"task": "returns"})
+        run.write_record(record(status=status))
+        if file:
+            (run.path / file).touch()
+    with nullcontext() if free else pytest.raises(RunExists), store.open("run") as run:
+        assert not (run.path / "record.json").exists()
+
+
+def test_run_that_is_open_is_not_overwritten(store: RunStore) -> None:
+    with store.open("run"), pytest.raises(RunLocked), store.open("run", overwrite=True):
         pass
 
 

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 import sp500
-from experiments.train import Train
+from sp500.commands.experiments.train import Train
 from sp500.config import kinds
 from sp500.console import entry
 from sp500.data.images import dataset as images

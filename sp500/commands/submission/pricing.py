@@ -6,13 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sp500.commands import folders
 from sp500.errors import ConfigError
 from sp500.formatting import amount
 from sp500.jobs.executor import Request
+from sp500.jobs.names import script_of
 from sp500.jobs.queue.job import Job
 from sp500.jobs.spec import JobSpec
 from sp500.jobs.state import JobState, Role
@@ -108,8 +109,8 @@ class Estimator:
 
     def _by_runs(self, spec: JobSpec, target: Target) -> Seconds | None:
         """Return the range of earlier runs of the same script, plus the start of a cluster made for the job."""
-        script = next((PurePath(word) for word in spec.argv if word.endswith(".py")), None)
-        if script is None or script.parent.name != "experiments" or not self.runs_dir.is_dir():
+        script = script_of(spec.argv)
+        if script.parent.name != "experiments" or not self.runs_dir.is_dir():
             return None
         from sp500.runs import forecast
 

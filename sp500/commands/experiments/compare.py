@@ -1,0 +1,65 @@
+"""Read the run records and write the report: one page, Markdown, and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sp500.commands import rate_table
+from sp500.console.entry import Answer, Flags, run_script
+from sp500.errors import ConfigError, DiskError
+from sp500.runs.store import REPORT, RunStore
+
+if TYPE_CHECKING:
+    from sp500.runs.trials import TrialResult
+
+
+class Compare(Flags):
+    """Compare the runs in a folder: models against naive forecasts, parallel against sequential, arms against sizes."""
+
+    runs_dir: Path = Path("runs")
+    """Folder of all runs."""
+    out: Path | None = None
+    """Folder of the report. Default: `report` inside the folder of runs."""
+    rates: Path | None = None
+    """Table of rates. Default: cluster/rates.yaml if it exists."""
+
+
+def act(config: Compare) -> Answer:
+    """Write the report and print its path."""
+    from sp500.report import page
+    from sp500.runs.trials import Ledger
+
+    if not config.runs_dir.is_dir():
+        raise ConfigError(f"--runs-dir {config.runs_dir}: no such folder")
+    store, rates = RunStore(config.runs_dir), rate_table.read(config.rates)
+    runs = store.scan()
+    damaged, records, epochs = list(runs.damaged), [], {}
+    trials: dict[str, list[TrialResult]] = {}
+    for record in runs.records:
+        try:
+            epochs[record.name] = store.epochs(record.name)
+            results = Ledger(store.root / record.name).results.values() if record.search is not None else ()
+        except ConfigError as error:
+            damaged.append(str(error))
+            continue
+        trials |= {record.name: list(results)} if results else {}
+        records.append(record)
+    out = config.out or config.runs_dir / REPORT
+    if config.dry_run:
+        names = [record.name for record in records]
+        plan = {"runs": names, "out": str(out), "damaged": damaged}
+        return Answer(plan, "\n".join([f"would compare {len(records)} runs into {out}", *names, *damaged]))
+    try:
+        report = page.write(records, epochs, trials, out, rates=rates, unended=runs.unended, damaged=damaged)
+    except DiskError:
+        raise
+    except OSError as error:
+        raise ConfigError(f"--out {out}: cannot be written ({error.strerror})") from error
+    return Answer(report.numbers, page.summary(report))
+
+
+def main(argv: Sequence[str], prog: str = "sp500 compare") -> int:
+    """Run it and return the exit code."""
+    return run_script(Compare, act, argv, prog=prog)

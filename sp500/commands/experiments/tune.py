@@ -1,0 +1,81 @@
+"""Hyper-parameter search: one config at a time, packs on this machine, packs under Ray Tune, or all three timed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from sp500 import formatting
+from sp500.console.entry import Command, run_experiment
+from sp500.console.imports import preload
+from sp500.console.progress import Progress
+from sp500.progress import Meter, Unit
+from sp500.runs import arm_timing, compare
+from sp500.runs import progress as run_progress
+from sp500.runs.record import RunRecord
+from sp500.runs.store import Run
+from sp500.studies import search
+from sp500.studies.settings import SearchSettings
+
+if TYPE_CHECKING:
+    from sp500.runs.trials import TrialResult
+
+
+class Tune(SearchSettings, Command):
+    """Find the best of many configs by validation loss, and judge that one on the test dates."""
+
+
+def act(config: Tune, run: Run) -> RunRecord:
+    """Search in one mode, or have one child process search in each."""
+    if config.mode == "all":
+        return arm_timing.run_all(config, run, resume=config.resume, overwrite=config.overwrite)
+    if config.mode != "ray":  # which starts while this process imports
+        preload("sp500.studies.search_steps", "sp500.report.terminal")
+    with Live(run) as live:
+        return search.run_search(config, run, on_start=live.start, on_result=live.advance)
+
+
+class Live:
+    """Progress of a search on stderr."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._progress: Progress | None = None
+        self._failed = 0
+
+    def __enter__(self) -> Live:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._progress:
+            self._progress.__exit__(None, None, None)
+
+    def start(self, total: int, done: int) -> None:
+        """Start to show a search of `total` configs, of which `done` are done."""
+        meter = Meter("trial", total, since=time.time(), parallel=True)
+        earlier = run_progress.units(self._run)
+        self._progress = Progress("trial", total, done=done, earlier=earlier, meter=meter).__enter__()
+
+    def advance(self, result: TrialResult, running: int) -> None:
+        """Count one more config as ended."""
+        assert self._progress is not None
+        self._failed += result.status != "ok"
+        loss = result.reason if result.valid_loss is None else f"{result.valid_loss:.6g}"
+        self._progress.advance(
+            f"{running} running, {self._failed} failed; {formatting.config(result.overrides)}: {loss}",
+            unit=Unit(result.finished, result.seconds, samples=result.samples, loss=result.valid_loss, running=running),
+        )
+
+
+def answer(record: RunRecord) -> Mapping[str, object]:
+    """Return the record; `search` also has the keys of `compare.searches`, whichever arms ran."""
+    plain = record.model_dump(mode="json")
+    if record.arm == "all" or record.search is None:
+        return plain
+    return {**plain, "search": {**record.search, **compare.searches({record.arm: record})}}
+
+
+def main(argv: Sequence[str], prog: str = "sp500 tune") -> int:
+    """Run it and return the exit code."""
+    return run_experiment(Tune, act, argv, plan=search.preview, answer=answer, prog=prog)
