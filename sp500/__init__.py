@@ -2,7 +2,7 @@
 
     import sp500
 
-    record = sp500.train(model={"kind": "linear"}, runs_dir="runs", name="linear")
+    result = sp500.train(model="linear", epochs=3, name="linear")
 
 `train`, `search`, `scale` and `walk_forward` are the experiments as functions; see docs/api.md. `Task`, `PriceTask`,
 `Dataset`, `Windows` and `Dropout` are what a task or a model of your own is made of; see docs/your-own.md. `Predictor`
@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from sp500.errors import DataError
     from sp500.models.dropout import Dropout
     from sp500.serving.predictor import Predictor
-    from sp500.studies.api import scale, search, train, walk_forward
+    from sp500.studies.api import load_run, load_runs, scale, search, train, tune, walk_forward
+    from sp500.studies.result import Result
     from sp500.tasks.prices import PriceTask
     from sp500.training.task import Task
 
 __all__ = ["DataError", "Dataset", "Dropout", "ModelConfig", "Predictor", "PriceTask", "RunConfig", "Task", "Windows"]
-__all__ += ["scale", "search", "train", "walk_forward"]
+__all__ += ["Result", "load_run", "load_runs", "scale", "search", "train", "tune", "walk_forward"]
 _PLACES = {
     "config": ("ModelConfig", "RunConfig"),
     "data.windows": ("Dataset", "Windows"),
@@ -33,7 +34,8 @@ _PLACES = {
     "models.dropout": ("Dropout",),
     "serving.predictor": ("Predictor",),
     "tasks.prices": ("PriceTask",),
-    "studies.api": ("scale", "search", "train", "walk_forward"),
+    "studies.api": ("load_run", "load_runs", "scale", "search", "train", "tune", "walk_forward"),
+    "studies.result": ("Result",),
     "training.task": ("Task",),
 }
 
@@ -43,3 +45,7 @@ def __getattr__(name: str) -> Any:
         if name in names:
             return getattr(import_module(f"sp500.{place}"), name)
     raise AttributeError(f"module 'sp500' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

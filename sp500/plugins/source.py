@@ -24,6 +24,17 @@ from sp500.plugins.reference import Reference
 
 ONE_FILE = "a file of your own is one file: what it imports has to be installed"
 _modules: dict[str, types.ModuleType] = {}
+_importing: list[Path] = []
+"""Files that are being imported now."""
+
+
+def check_not_importing() -> None:
+    """Raise ConfigError while a file of the user's is imported: a study in it would import it again."""
+    if _importing:
+        raise ConfigError(
+            f"{_importing[-1]} starts a run when it is imported, as for its own task or model: put that below "
+            "if __name__ == '__main__':"
+        )
 
 
 def load(reference: Reference) -> Any:
@@ -71,10 +82,12 @@ def _import(reference: Reference) -> types.ModuleType:
         # Dataclasses look their module up while a class is made. Later it must not be there: pickle then takes what
         # the file defines along to Ray's workers, which do not know the module by its name.
         sys.modules[module.__name__] = module
+        _importing.append(reference.path)
         try:
             code = compile(reference.source, str(reference.path), "exec", dont_inherit=True)
             exec(code, module.__dict__)  # noqa: S102 - the user's own
         finally:
+            _importing.pop()
             del sys.modules[module.__name__]
         _modules[digest] = module
     return _modules[digest]

@@ -159,7 +159,7 @@ def test_function_with_the_settings_of_an_ended_run_gives_its_record(here: Path,
     effective = yaml.safe_load((HERE / "expected" / "effective.yaml").read_text())[name]
     settings = {key: value for key, value in effective.items() if key not in NO_ARGUMENTS and value is not None}
     record = sp500.train(name=name, runs_dir="runs", **settings | {"resume": True, "trust_source": True})
-    assert record == RunStore(here / "runs").record(name)
+    assert record.record == RunStore(here / "runs").record(name)
 
 
 @pytest.mark.parametrize("name", kept("outputs"))

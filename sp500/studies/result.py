@@ -1,0 +1,93 @@
+"""What a study returns to Python: the run's record, and what lies in its folder, as tables, figures and a predictor."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sp500.errors import ConfigError
+from sp500.runs.record import RunRecord
+from sp500.runs.store import RunStore
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from sp500.serving.predictor import Predictor
+
+
+@dataclass(frozen=True, repr=False)
+class Result:
+    """A run and its folder. It also has the fields of its record: `metrics`, `search`, `folds`, `seconds`, others."""
+
+    record: RunRecord
+    folder: Path
+    """The run's folder."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in RunRecord.model_fields:
+            raise AttributeError(f"a result has no {name!r}; see dir()")
+        return getattr(self.record, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *RunRecord.model_fields})
+
+    def __repr__(self) -> str:
+        from sp500.report import terminal
+
+        return terminal.text(self.record, self.folder.parent)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        first, *rest = repr(self).splitlines()
+        return f"<b>{html.escape(first)}</b><br><small>{'<br>'.join(map(html.escape, rest))}</small>"
+
+    @property
+    def history(self) -> pd.DataFrame:
+        """A row per epoch."""
+        import pandas as pd
+
+        epochs = RunStore(self.folder.parent).epochs(self.record.name)
+        return pd.DataFrame([epoch.model_dump() for epoch in epochs]).set_index("epoch") if epochs else pd.DataFrame()
+
+    @property
+    def trials(self) -> pd.DataFrame:
+        """A row per trial of a search, best first: its settings, and its lowest validation loss."""
+        import pandas as pd
+
+        from sp500.runs.trials import Ledger
+
+        rows = [
+            {**trial.overrides, "valid_loss": trial.valid_loss, "status": trial.status, "seconds": trial.seconds}
+            for trial in Ledger(self.folder).results.values()
+        ]
+        return pd.DataFrame(rows).sort_values("valid_loss", ignore_index=True) if rows else pd.DataFrame()
+
+    @property
+    def predictions(self) -> pd.DataFrame:
+        """Forecasts of the test dates. Raises ConfigError for a run without any."""
+        import pandas as pd
+
+        path = self.folder / "predictions.parquet"
+        if not path.exists():
+            raise ConfigError(f"{self.folder} has no predictions.parquet")
+        return pd.read_parquet(path)
+
+    def predictor(self) -> Predictor:
+        """Return the trained model."""
+        from sp500.serving.predictor import Predictor
+
+        return Predictor(self.folder)
+
+    def plot(self) -> Figure:
+        """Draw the losses per epoch; of a search the loss of each trial, best first."""
+        from matplotlib.figure import Figure
+
+        table = self.trials[["valid_loss"]] if self.record.search else self.history[["train_loss", "valid_loss"]]
+        figure = Figure(figsize=(7, 3.5), layout="constrained")
+        axes = figure.subplots()
+        table.plot(ax=axes, xlabel="trial, best first" if self.record.search else "epoch", ylabel="loss")
+        axes.set_title(self.record.name)
+        return figure
