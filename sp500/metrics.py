@@ -215,6 +215,12 @@ def probability_scores(probability: np.ndarray, target: np.ndarray) -> Metrics:
     }
 
 
+def qlike(variance: np.ndarray, forecast: np.ndarray) -> np.ndarray:
+    """Return y/f - log(y/f) - 1 of variances y and forecasts f; 0 is perfect (Patton 2011, J. Econometrics 160)."""
+    ratio = variance / forecast
+    return np.asarray(ratio - np.log(ratio) - 1)
+
+
 def improvement(loss: np.ndarray, naive_loss: np.ndarray, dates: np.ndarray, *, horizon: int = 1) -> Metrics:
     """Return the share by which the mean loss [sample] is below the naive one's, with a 95% interval.
 

@@ -42,11 +42,13 @@ def warn(signs: str) -> str:
 def find_signs(
     config: Mapping[str, Any], card: Mapping[str, Any], test: Mapping[str, Any], naive: Iterable[Mapping[str, Any]]
 ) -> str:
-    """Return the suspicious test metrics, as 'R² 0.97, right direction 90.1%'; '' for data other than prices.
+    """Return the suspicious test metrics, as 'R² 0.97, right direction 90.1%'; '' for data other than prices, and
+    for targets that are persistent, as volatility is.
 
     `config` and `card` are the record's, `test` the model's metrics, `naive` those of the naive forecasts.
     """
-    if not task.of_record(config).from_prices or "first_date" not in card or not test.get("samples"):
+    kind = task.of_record(config)
+    if not kind.from_prices or kind.persistent or "first_date" not in card or not test.get("samples"):
         return ""
     days, horizon = test["samples"] / max(len(card.get("tickers", ())), 1), int(config["data"].get("horizon", 1))
     correlation, luck = bound_correlation(days, horizon), LUCK * math.sqrt(horizon / days)

@@ -41,6 +41,8 @@ class TaskKind:
     """Whether it is trained by `train.loss`; None: its class decides."""
     binary: ClassVar[str] = ""
     """Name of the task that an npz file with targets of only 0 and 1 asks for."""
+    persistent: ClassVar[bool] = False
+    """Whether its target is persistent, so that strong correlations with it are usual."""
     real: ClassVar[bool] = True
     """Whether its data come from the world, so that a source is worth naming."""
     packs: ClassVar[bool] = False

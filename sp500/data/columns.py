@@ -7,7 +7,7 @@ that a window is always consecutive sessions.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,9 @@ class Hooks:
 
     names: columns by name, () for the built-in ones; features: computes them (see ROWS); target: computes the table
     [date, ticker] of what is forecast; constant: the best constant forecast of targets [window] in the model's units;
-    history: rows that features need, 0 for what the probe starts with.
+    history: rows that features need, 0 for what the probe starts with. Of the built-in tasks only: review looks at the
+    prices first; needs is what a request has to hold, so that nothing is tried; known computes tables [date, ticker]
+    that naive forecasts are made of, and fit fits these on the rows [target, known ...] of the training windows.
     """
 
     names: tuple[str, ...] = ()
@@ -38,11 +40,15 @@ class Hooks:
     target: Callable[[Prices], Any] | None = None
     constant: Callable[[np.ndarray], float] | None = None
     history: int = 0
+    review: Callable[[Prices], Prices] | None = None
+    needs: Mapping[str, object] | None = None
+    known: Callable[[Prices], Tables] | None = None
+    fit: Callable[[pd.DataFrame], dict[str, Any]] | None = None
 
     @property
     def columns(self) -> tuple[str, ...] | None:
         """Columns of a file that are not among the usual ones, to be read with the prices; None: all."""
-        if self.features:
+        if self.features and self.needs is None:
             return None
         return tuple(name for name in self.names if name not in {*BUILT_IN, *FIELDS})
 
@@ -57,6 +63,9 @@ def build(prices: Prices, horizon: int, hooks: Hooks = NO_HOOKS) -> Features:
     tables = compute_features(prices, hooks)
     target = compute_target(prices, hooks) if hooks.target else None
     series = tuple(_series(prices, ticker, tables, target, horizon) for ticker in prices.tickers)
+    if hooks.known:
+        known = hooks.known(prices)
+        series = tuple(_add_known(ticker, known) for ticker in series)
     return Features(tuple(tables), series, _describe_names(tables, prices, hooks))
 
 
@@ -154,6 +163,12 @@ def _series(prices: Prices, ticker: str, tables: Tables, target: pd.DataFrame | 
     if (infinite := np.isinf(own.to_numpy(float))).any():
         raise DataError(f"target of {ticker} is infinite on {own.index[infinite][0]:%Y-%m-%d}")
     return Series(ticker, dates, x, own.to_numpy(np.float64), returns)
+
+
+def _add_known(series: Series, known: Tables) -> Series:
+    dates = pd.DatetimeIndex(series.dates)
+    columns = {name: table[series.ticker].reindex(dates).to_numpy(np.float64) for name, table in known.items()}
+    return replace(series, known=columns)
 
 
 def _describe_names(tables: Tables, prices: Prices, hooks: Hooks) -> dict[str, Any]:

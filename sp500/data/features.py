@@ -27,7 +27,8 @@ class Series:
     """One ticker's features, first row to last without a hole.
 
     dates [day]; x [day, feature]; y [day], the log return over the next `horizon` days, NaN where not known yet. Where
-    a task has a target of its own, y is that, and `returns` [day] are these log returns.
+    a task has a target of its own, y is that, and `returns` [day] are these log returns. `known` are columns [day] that
+    its naive forecasts are made of.
     """
 
     ticker: str
@@ -35,6 +36,7 @@ class Series:
     x: np.ndarray
     y: np.ndarray
     returns: np.ndarray | None = None
+    known: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -53,6 +53,8 @@ class Prepared:
     """See `Dataset`."""
     how: Augmentation
     direction: bool
+    fitted: Mapping[str, Any] = field(default_factory=dict)
+    """What `Hooks.fit` found."""
 
     def source(self) -> SeriesSource:
         """Return the source from which shards of the training part are written."""
@@ -86,7 +88,7 @@ class Prepared:
             self.target_scale,
             self.naive_output,
             card,
-            state={**self._names(), **self.scaler.state, **self.table.state},
+            state={**self._names(), **self.scaler.state, **self.table.state, **self.fitted},
         )
 
     def materialise(self, dtype: str) -> Dataset:
@@ -141,8 +143,10 @@ def read(config: DataConfig, hooks: Hooks | None = None) -> tuple[Prices, Featur
     """Return prices and features. Columns and targets that a user computes are tried for leaks. Raises DataError."""
     hooks = hooks or Hooks(config.features)
     prices = load(config, columns=hooks.columns)
+    if hooks.review:
+        prices = hooks.review(prices)
     # Before holes are refused: the last row of a column that looks ahead is one.
-    needs = _probe(prices, hooks, config) if hooks.features or hooks.target else {}
+    needs = hooks.needs or (_probe(prices, hooks, config) if hooks.features or hooks.target else {})
     table = build(prices, config.horizon, hooks)
     return prices, replace(table, state={**table.state, **needs})
 
@@ -194,7 +198,14 @@ def fit(
         naive_output = hooks.constant(targets[np.isfinite(targets)] / scale)
     how = Augmentation(config.augment, config.noise, config.jitter, rows.std(axis=0), config.seed, config.horizon)
     scaler = normalize.fit(rows, config.norm)
-    return Prepared(config, prices, table, cut, train, scaler, scale, naive_output, how, direction)
+    fitted = hooks.fit(_list_known(train, config.window)) if hooks and hooks.fit else {}
+    return Prepared(config, prices, table, cut, train, scaler, scale, naive_output, how, direction, fitted)
+
+
+def _list_known(train: Iterable[Series], window: int) -> pd.DataFrame:
+    """Return target and known columns of all training windows."""
+    tables = [pd.DataFrame({"target": series.y, **series.known})[window - 1 :] for series in train]
+    return pd.concat(tables, ignore_index=True).dropna(subset="target")
 
 
 def last_window(fields: Mapping[str, pd.Series], dataset: Dataset, hooks: Hooks | None = None) -> np.ndarray:
@@ -226,7 +237,8 @@ def until(series: Series, last: np.datetime64) -> Series:
     """Return the series up to a date, so that nothing later can leak into what is computed from it."""
     end = int(np.searchsorted(series.dates, last, side="right"))
     returns = None if series.returns is None else series.returns[:end]
-    return Series(series.ticker, series.dates[:end], series.x[:end], series.y[:end], returns)
+    known = {name: column[:end] for name, column in series.known.items()}
+    return Series(series.ticker, series.dates[:end], series.x[:end], series.y[:end], returns, known)
 
 
 def describe(prices: Prices, table: Features, cut: Split, horizon: int) -> DataCard:

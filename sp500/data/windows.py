@@ -31,7 +31,8 @@ class Windows:
     [window], a float or a class number (MASKED: none), or [window, row] if each row of a window has one; length,
     rows per window.
     `index` names each window where it came from prices: date, ticker, return (realised over the horizon) and previous
-    (the horizon before, known on that date); where the task has a target of its own also target, which previous is of.
+    (the horizon before, known on that date); where the task has a target of its own also target, which previous is of,
+    and the columns that its naive forecasts are made of.
     """
 
     rows: np.ndarray
@@ -166,4 +167,5 @@ def _index_windows(series: Series, ends: np.ndarray, horizon: int) -> pd.DataFra
     )
     if series.returns is None:
         return index
-    return index.assign(target=series.y[ends], previous=np.nan_to_num(previous))
+    known = {name: column[ends] for name, column in series.known.items()}
+    return index.assign(target=series.y[ends], previous=np.nan_to_num(previous), **known)

@@ -20,7 +20,7 @@ from sp500.data.validation import FaultyPrices, summarize, validate
 from sp500.errors import DataError
 from sp500.serving.predictor import Predictor
 from sp500.serving.scores import trace_returns
-from sp500.training.task import Forecasting
+from sp500.training.task import Forecasting, Relative
 
 MOST_DAYS, MOST_WINDOWS, MOST_NUMBERS = 5_000, 1_024, 100_000
 """Largest numbers of days and windows in a request, and of numbers in an answer."""
@@ -277,7 +277,11 @@ def forecast(predictor: Predictor, body: Prices) -> LoggedForecast:
             Problem(field="close", rule="too_short", message=f"has {len(close)} prices, this model needs {least}")
         )
     output = predictor.outputs(task.encode(fields, dataset))
-    value, as_of = float(task.forecast(output, dataset)[0]), close.index[-1]
+    if isinstance(task, Relative):
+        value, naive = task.answer(output, fields, dataset)
+    else:
+        value, naive = float(task.forecast(output, dataset)[0]), task.naive(close, dataset)
+    as_of = close.index[-1]
     if not math.isfinite(value):
         raise BadRequest(Problem(field="close", message="leads to a forecast that is not finite"))
     return LoggedForecast(
@@ -286,7 +290,7 @@ def forecast(predictor: Predictor, body: Prices) -> LoggedForecast:
         session=sessions.after(as_of, dataset.state["horizon"]).date(),
         forecast=value,
         unit=task.unit,
-        naive=task.naive(close, dataset),
+        naive=naive,
         repairs=repairs,
         days=least - 1,
         traces=trace_returns(np.diff(np.log(close.to_numpy()[-least:]))).tolist(),

@@ -249,5 +249,5 @@ class WalkForwardSettings(Experiment):
     @model_validator(mode="after")
     def _has_dates(self) -> WalkForwardSettings:
         if not (self.task_kind.from_prices or self.own_task) or self.data.npz_path:
-            raise ValueError("folds are cut by date: only task returns and direction have any, without data.npz_path")
+            raise ValueError("folds are cut by date: only tasks of prices have any, without data.npz_path")
         return self

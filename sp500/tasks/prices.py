@@ -96,16 +96,17 @@ class PriceTask(Task):
 
     def judge(self, outputs: dict[str, np.ndarray], dataset: Dataset) -> Metrics:
         """Return errors, direction and trading per split; the improvement over the best naive forecast on the test."""
-        forecasts = {name: self.forecast(output, dataset) for name, output in outputs.items()}
+        parts = dict(splits(dataset))
+        forecasts = {name: self._restore(outputs[name], part, dataset) for name, part in parts.items()}
         scores = {
-            name: self._score(forecasts[name], truth(part, dataset), part, dataset)
+            name: self._score(forecasts[name], self._truth(part, dataset), part, dataset)
             | (buy_and_hold(part, self.config) if self._is_traded else {})
-            for name, part in splits(dataset)
+            for name, part in parts.items()
         }
         if self._is_traded:
             scores["test"] |= growth(np.sign(forecasts["test"]), dataset.test, self.config)
-        target = truth(dataset.test, dataset)
-        rivals = self._list_naive(dataset)
+        target = self._truth(dataset.test, dataset)
+        rivals = self._list_naive(dataset.test, dataset)
         naive = {name: self._score(forecast, target, dataset.test, dataset) for name, forecast in rivals.items()}
         best = metrics.best_naive(naive, self._key, largest=False)
         model, days = self._losses(forecasts["test"], target, dataset.test, dataset)
@@ -124,7 +125,8 @@ class PriceTask(Task):
 
     def predictions(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> pd.DataFrame:
         """Return the columns date, ticker (if known), forecast, target: log returns, or what the target is."""
-        return label_rows(windows, {"forecast": self.forecast(output, dataset), "target": truth(windows, dataset)})
+        forecast = self._restore(output, windows, dataset)
+        return label_rows(windows, {"forecast": forecast, "target": self._truth(windows, dataset)})
 
     def encode(self, fields: Mapping[str, pd.Series], dataset: Dataset) -> np.ndarray:
         """Return X of the last days, as training had them."""
@@ -196,12 +198,19 @@ class PriceTask(Task):
         sums = [float(self.loss(output[rows, None], y[rows])) for rows in map(torch.from_numpy, groups.values())]
         return np.array(sums), np.array([*groups])
 
-    def _list_naive(self, dataset: Dataset) -> dict[str, np.ndarray]:
-        count = len(dataset.test)
+    def _restore(self, output: np.ndarray, part: Windows, dataset: Dataset) -> np.ndarray:
+        """Return the forecasts [window] of a part from a model's outputs."""
+        return self.forecast(output, dataset)
+
+    def _truth(self, part: Windows, dataset: Dataset) -> np.ndarray:
+        return truth(part, dataset)
+
+    def _list_naive(self, part: Windows, dataset: Dataset) -> dict[str, np.ndarray]:
+        count = len(part)
         constant = np.full(count, dataset.naive_output * dataset.target_scale)
         forecasts = {"zero": np.zeros(count), self._constant: constant}
-        if dataset.test.index is not None:
-            forecasts["previous"] = dataset.test.index["previous"].to_numpy(np.float64)
+        if part.index is not None:
+            forecasts["previous"] = part.index["previous"].to_numpy(np.float64)
         return forecasts
 
     def _score(self, forecast: np.ndarray, target: np.ndarray, part: Windows, dataset: Dataset) -> Metrics:

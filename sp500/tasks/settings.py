@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sp500.config.frozen import Frozen, setting
 from sp500.config.task import TaskKind
@@ -38,6 +38,42 @@ class Direction(Returns):
     scales_targets = False
     has_losses = False
     binary = ""
+
+
+class VolatilityConfig(Frozen):
+    """How volatility is measured, and which rivals a forecast has."""
+
+    measure: Literal["closes", "parkinson", "garman_klass"] = "closes"
+    """Variance of a day: from closes, or from its range, which needs open, high and low."""
+    garch: bool = False
+    """Also compare with GARCH(1,1) and GJR-GARCH with t errors, fitted again each year (extra `garch`)."""
+
+
+class Volatility(Returns):
+    """Volatility of the days ahead, relative to its exponentially weighted average."""
+
+    task = "sp500.tasks.volatility:Volatility"
+    title = "Volatility"
+    section, settings = "volatility", VolatilityConfig
+    ignored = ("npz_path", "features")
+    persistent = True
+    binary = ""
+    defaults: ClassVar[Mapping[str, Mapping[str, str | float]]] = {"data": {"horizon": 5, "window": 22}}
+    naive: ClassVar[Mapping[str, str]] = {
+        "last": "last value",
+        "ewma": "EWMA",
+        "har": "HAR",
+        "garch": "GARCH(1,1)-t",
+        "gjr": "GJR-GARCH-t",
+    }
+
+    def name_naive(self, name: str) -> str:
+        """Return the full name of a naive forecast."""
+        return self.naive.get(name) or super().name_naive(name)
+
+    def list_extras(self, config: RunConfig) -> list[tuple[str, tuple[str, ...]]]:
+        """Return the package that fits GARCH models."""
+        return [("garch", ("arch",))] if config.section(VolatilityConfig).garch else []
 
 
 class Images(TaskKind):
@@ -121,6 +157,7 @@ class Synthetic(TaskKind):
 BUILT_IN: dict[str, TaskKind] = {
     "returns": Returns(),
     "direction": Direction(),
+    "volatility": Volatility(),
     "images": Images(),
     "language": Language(),
     "synthetic": Synthetic(),

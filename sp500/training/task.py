@@ -115,6 +115,17 @@ class Forecasting(Protocol):
 
 
 @runtime_checkable
+class Relative(Protocol):
+    """A task of prices whose outputs are relative to a number that the prices of a request give."""
+
+    def answer(
+        self, output: np.ndarray, fields: Mapping[str, pd.Series], dataset: Dataset
+    ) -> tuple[float, dict[str, float]]:
+        """Return the forecast after these prices from the model's output [1, number], and the naive forecasts."""
+        ...
+
+
+@runtime_checkable
 class Traded(Protocol):
     """A task whose outputs can be traded."""
 

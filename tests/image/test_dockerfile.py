@@ -121,6 +121,7 @@ def test_cache_of_wheels_is_where_pip_looks_whatever_home_the_base_has():
         ("llm.lock", {"transformers", "peft"}),
         ("mlflow.lock", {"mlflow-skinny", "sqlparse"}),
         ("vision.lock", {"timm", "huggingface_hub"}),
+        ("garch.lock", {"arch", "statsmodels"}),
     ],
 )
 def test_extra_is_installed_by_hash_on_top_of_the_core_whose_versions_it_leaves(lock, has):

@@ -34,6 +34,7 @@ METRICS: dict[str, tuple[str, Callable[[float | None], str]]] = {
     "f1": ("F1", partial(fixed, digits=3)),
     "roc_auc": ("ROC-AUC", partial(fixed, digits=3)),
     "brier": ("Brier", partial(fixed, digits=4)),
+    "qlike": ("QLIKE", partial(fixed, digits=3)),
     "bits_per_byte": ("Bits per byte", partial(fixed, digits=3)),
     "perplexity": ("Perplexity", partial(fixed, digits=2)),
     "best_possible_accuracy": ("Best possible", percent),
@@ -189,6 +190,8 @@ def _note(group: Group, metrics: list[Metric]) -> str:
         remarks.append("IC: rank correlation of forecast and return.")
     if "daily_ic" in keys:
         remarks.append("Daily IC: mean over the dates of the rank correlation across tickers.")
+    if "qlike" in keys:
+        remarks.append("QLIKE: y/f - log(y/f) - 1 of variances; forecasts are made unbiased on the validation dates.")
     if "brier" in keys:
         remarks.append("Brier score of the majority class: that of the training share of ups.")
     if "sharpe_after_cost" in keys:
