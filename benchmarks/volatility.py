@@ -39,11 +39,11 @@ def record_folds() -> Iterator[list[tuple[pd.DataFrame, pd.DataFrame]]]:
         folds.append((valid, task.predictions(outputs["test"], dataset.test, dataset)))
         return judge(task, outputs, dataset)
 
-    Volatility.judge = judge_and_keep  # type: ignore[method-assign]
+    Volatility.judge = judge_and_keep  # type: ignore[assignment, method-assign]
     try:
         yield folds
     finally:
-        Volatility.judge = judge  # type: ignore[method-assign]
+        Volatility.judge = judge  # type: ignore[assignment, method-assign]
 
 
 @contextlib.contextmanager
@@ -70,12 +70,12 @@ def list_losses(valid: pd.DataFrame, test: pd.DataFrame) -> pd.DataFrame:
     """Return MSE and QLIKE [window, (forecast, loss)] of a fold; QLIKE as the task makes it unbiased."""
     from sp500 import metrics
 
-    names = [name for name in test if name == "forecast" or name.startswith("naive_")]
-    losses: dict[tuple[str, str], Any] = {}
+    names = [name for name in map(str, test) if name == "forecast" or name.startswith("naive_")]
+    losses: dict[tuple[str, str], pd.Series] = {}
     for name in names:
         bias = np.log(np.exp(2 * (valid["target"] - valid[name])).mean())
         losses[name, "mse"] = (test[name] - test["target"]) ** 2
-        losses[name, "qlike"] = metrics.qlike(np.exp(2 * test["target"]), np.exp(2 * test[name] + bias))
+        losses[name, "qlike"] = pd.Series(metrics.qlike(np.exp(2 * test["target"]), np.exp(2 * test[name] + bias)))
     return pd.DataFrame(losses).set_index(pd.MultiIndex.from_frame(test[KEY]))
 
 
