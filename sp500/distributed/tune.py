@@ -1,9 +1,10 @@
 """Ray Tune: packs of trials side by side.
 
-A Tune trial runs a pack of configs (see `sp500.tuning.packing`). Actors are reused and the data is put into the object
-store once: without that, 18 trials of a second each took three times as long as a for-loop (55 to 62 s against 20 s on
-two cores). A pack takes one CPU and one thread. Suggestions, results and what happens after a kill are the collector's
-task, not Tune's.
+A Tune trial runs a pack of configs (see `sp500.tuning.packing`), or one config where a stopper decides at its rungs:
+Tune ends what the collector ends, and its own schedulers decide nothing. Actors are reused and the data is put into the
+object store once: without that, 18 trials of a second each took three times as long as a for-loop (55 to 62 s against
+20 s on two cores). A pack takes one CPU and one thread. Suggestions, results and what happens after a kill are the
+collector's task, not Tune's.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from sp500.runs.store import Run
 from sp500.runs.trials import TrialResult
 from sp500.training.loop import FitResult
 from sp500.tuning import trial_data
-from sp500.tuning.arm import Collector
+from sp500.tuning.arm import Collector, Report
 from sp500.tuning.limits import Limits
-from sp500.tuning.packing.scheduler import run_pack_with_watchdog, split_into_packs
-from sp500.tuning.sequential import ConfigArm, run_trial
+from sp500.tuning.packing.scheduler import run_pack_with_watchdog, run_to_rungs_with_watchdog, split_into_packs
+from sp500.tuning.sequential import STATES, ConfigArm, run_trial
 from sp500.tuning.space import ConfigTrial
 from sp500.tuning.trial_data import Datasets, TrialData
 
@@ -46,6 +47,10 @@ class _StepResult(TypedDict):
     loss: float
     results: list[str]
     """A TrialResult each, as JSON."""
+    rung: int | None
+    """Where its one config waits for an answer."""
+    value: float
+    """What a stopper compares there."""
     done: bool
 
 
@@ -57,7 +62,7 @@ class RayArm(ConfigArm):
     def __init__(
         self, base: RunConfig, datasets: Datasets, limits: Limits, run: Run, background: session.BackgroundRay
     ) -> None:
-        super().__init__(base, datasets, limits)
+        super().__init__(base, datasets, limits, run.path.resolve() / STATES)
         self._run, self._background = run, background
         # In the run's folder, which every node reaches.
         self._folder = run.path.resolve() / ".ray"
@@ -91,8 +96,9 @@ class RayArm(ConfigArm):
         # Tune resumes an old experiment of the same name; the ledger is what counts here.
         shutil.rmtree(self._folder, ignore_errors=True)
         share, self._slots = _share(self.limits.workers, self.base.train.device)
-        stopper = _Stopper()
-        settings = {"datasets": dict(self.datasets), "limits": self.limits, "folder": self._folder}
+        end = _End(collector)
+        folders = {"folder": self._folder, "states": self.states}
+        settings = {"datasets": dict(self.datasets), "limits": self.limits, **folders}
         trainable = tune.with_parameters(_Trainable, **settings)
         tuner = tune.Tuner(
             tune.with_resources(trainable, share),
@@ -107,12 +113,12 @@ class RayArm(ConfigArm):
                 reuse_actors=True,
             ),
             run_config=tune.RunConfig(
-                name="tune", storage_path=str(self._folder), verbose=0, callbacks=[_Arrivals(collector)], stop=stopper
+                name="tune", storage_path=str(self._folder), verbose=0, callbacks=[_Arrivals(collector)], stop=end
             ),
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Tune's own deprecations, which a user cannot change
-            grid = session.run_in_thread(tuner.fit, stopper.stop)
+            grid = session.run_in_thread(tuner.fit, end.stop)
         if collector.running:
             errors = "; ".join(str(error) for error in grid.errors)[:500]
             raise SP500Error(f"Ray Tune ended without {len(collector.running)} trials; --resume runs them. {errors}")
@@ -132,17 +138,20 @@ def _share(workers: int, device: str) -> tuple[dict[str, float], int]:
     return ({"memory": 1} if workers else {"cpu": 1, "gpu": int(gpu)}), slots
 
 
-class _Stopper(tune.Stopper):  # type: ignore[misc]
-    """Ends the search once `stop` was called."""
+class _End(tune.Stopper):  # type: ignore[misc]
+    """Ends the search once `stop` was called, and a config that the collector ends at a rung."""
 
-    def __init__(self) -> None:
-        self._asked = False
+    def __init__(self, collector: Collector[ConfigTrial]) -> None:
+        self._collector, self._asked = collector, False
 
     def stop(self) -> None:
         self._asked = True
 
-    def __call__(self, trial_id: str, result: Mapping[str, object]) -> bool:
-        return self._asked
+    def __call__(self, trial_id: str, result: _StepResult) -> bool:
+        if self._asked or result["rung"] is None:
+            return self._asked
+        reached = TrialResult.model_validate_json(result["results"][0])
+        return not self._collector.goes_on(Report(reached, result["rung"], result["value"]))
 
     def stop_all(self) -> bool:
         return self._asked
@@ -175,8 +184,8 @@ class _PackSearcher(Searcher):  # type: ignore[misc] # Ray has no types
 class _Trainable(tune.Trainable):  # type: ignore[misc]
     """One actor. A step of Tune is what a pack does until some of its configs are done."""
 
-    def setup(self, config: _PackConfig, datasets: Datasets, limits: Limits, folder: Path) -> None:
-        self._datasets, self._limits, self._folder = datasets, limits, folder
+    def setup(self, config: _PackConfig, datasets: Datasets, limits: Limits, folder: Path, states: Path) -> None:
+        self._datasets, self._limits, self._folder, self._states = datasets, limits, folder, states
         if limits.memory:
             limit_memory(limits.memory)
         if not limits.workers:  # else the trial's own workers do
@@ -189,20 +198,26 @@ class _Trainable(tune.Trainable):  # type: ignore[misc]
         limits = self._limits
         if limits.workers:
             # Trained in `step`: what begins an actor should not wait for a whole training.
-            self._coming: Iterator[list[TrialResult]] = (
+            self._coming: Iterator[list[TrialResult] | Report] = (
                 [run_trial(data, trial, limits.timeout, self._fit_on_ray)] for trial in pack
             )
+        elif limits.stop:
+            self._coming = run_to_rungs_with_watchdog(data, pack[0], limits, self._states)
         else:
             self._coming = run_pack_with_watchdog(data, pack, limits)
 
     def step(self) -> _StepResult:
-        """Return the results of the next configs that are done."""
-        results = next(self._coming)
-        self._left -= len(results)
+        """Return the results of the next configs that are done, or the one that has come to a rung."""
+        upcoming = next(self._coming)
+        if isinstance(upcoming, Report):
+            results, rung, value = [upcoming.result], upcoming.rung, upcoming.value
+        else:
+            results, rung, value = upcoming, None, 0.0
+        self._left -= len(results) if rung is None else 0
         # A failed trial has no loss; infinity keeps Tune's own book-keeping in order.
         self._loss = min(self._loss, *(result.score if result.score is not None else math.inf for result in results))
         lines = [result.model_dump_json() for result in results]
-        return {"loss": self._loss, "results": lines, "done": not self._left}
+        return {"loss": self._loss, "results": lines, "rung": rung, "value": value, "done": not self._left}
 
     def _fit_on_ray(self, data: TrialData, trial: ConfigTrial) -> FitResult:
         """Train a trial that is itself a run of Ray Train."""
@@ -234,7 +249,7 @@ class _Arrivals(tune.Callback):  # type: ignore[misc]
     def on_trial_result(
         self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, result: _StepResult, **info: Any
     ) -> None:
-        for line in result["results"]:
+        for line in result["results"] if result["rung"] is None else ():
             self._collector.add(TrialResult.model_validate_json(line))
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:

@@ -105,6 +105,7 @@ def _search(search: SearchSummary) -> Iterator[str]:
     shown = {key: shorten(value) if isinstance(value, str) else value for key, value in best["overrides"].items()}
     yield f"best of {search['configs']} configs: {shown}, validation loss {best['valid_loss']:.6f}"
     yield from arms.halving(search)
+    yield from arms.stopping(search)
     if search.get("arms"):
         yield from arms.sentences(search)
 

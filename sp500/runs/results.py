@@ -301,6 +301,16 @@ class SearchComparison(TypedDict):
     break_even: SearchBreakEven | None
 
 
+class StopSummary(TypedDict):
+    """What a stopper did in a search."""
+
+    name: str
+    first: int
+    reduction: int
+    stopped: dict[int, int]
+    """Configs that it stopped, by rung."""
+
+
 class SearchSummary(TypedDict):
     """Facts of a search; one in all modes also has `runs` (by arm) and the keys of `SearchComparison`."""
 
@@ -319,6 +329,7 @@ class SearchSummary(TypedDict):
     """Of all trials."""
     cores: int
     halving: NotRequired[int]
+    stop: NotRequired[StopSummary]
     cpu_share: NotRequired[float | None]  # as in ArmRow
     packs: NotRequired[list[int]]  # their sizes, largest first
     best: ChosenConfig

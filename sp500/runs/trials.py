@@ -1,23 +1,26 @@
-"""Every finished trial, durable the moment it finishes: `trials.jsonl` of the search's run.
+"""The ledger of a search: files of its run in which each line is durable before anything follows from it.
 
-A resumed search runs none of them again. A line cut off by a kill was not finished and counts for nothing. A damaged
-line is refused with its number.
+    trials.jsonl    every finished trial: a resumed search runs none of them again
+    rungs.jsonl     every answer of a stopper: it is given once, whatever is killed after it
+    asked.jsonl     every call of a method that learns from results: a resumed search first runs what has no result
+
+A line cut off by a kill counts for nothing. A damaged line is refused with its number.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
-from pydantic import ValidationError
+from pydantic import ConfigDict, ValidationError
 
 from sp500.errors import ConfigError
 from sp500.runs.checksums import append_line, line_error, read_lines
 from sp500.runs.record import Plain
 from sp500.runs.results import Overrides
 
-FILE = "trials.jsonl"
+FILE, RUNGS, ASKED = "trials.jsonl", "rungs.jsonl", "asked.jsonl"
 
 
 class TrialResult(Plain):
@@ -49,6 +52,8 @@ class TrialResult(Plain):
     """When it ended (UTC)."""
     pack: int = 1
     """Configs that trained together, this one included."""
+    stopped: int | None = None
+    """The rung at which a stopper ended it; None: it trained to its end."""
 
     @property
     def score(self) -> float | None:
@@ -56,15 +61,45 @@ class TrialResult(Plain):
         return self.valid_loss / self.naive_loss if self.valid_loss is not None and self.naive_loss else self.valid_loss
 
 
+class RungDecision(Plain):
+    """A stopper's answer to the value that a trial reported at a rung."""
+
+    model_config = ConfigDict(ser_json_inf_nan="constants")
+
+    trial: str
+    rung: int
+    value: float
+    goes_on: bool
+
+
+class Asked(Plain):
+    """A call of a suggester: the trials that it asked for."""
+
+    count: int
+    """How many were wanted."""
+    ids: list[str]
+    values: list[Overrides]
+    """All that the suggester chose for each, also what the trial leaves out."""
+    told: int
+    """Results that the suggester knew then: the first ones of trials.jsonl."""
+
+
+R = TypeVar("R", bound=Plain)
+
+
 def read_trials(folder: Path) -> list[TrialResult]:
     """Return the results in the order that they came. Raises ConfigError for a damaged line."""
-    path, results = folder / FILE, []
+    return _read(folder / FILE, TrialResult)
+
+
+def _read(path: Path, kind: type[R]) -> list[R]:
+    rows = []
     for number, line in enumerate(read_lines(path), 1):
         try:
-            results.append(TrialResult.model_validate(line))
+            rows.append(kind.model_validate(line))
         except ValidationError as error:
             raise line_error(path, number, str(error.errors()[0]["msg"])) from None
-    return results
+    return rows
 
 
 class Ledger:
@@ -82,6 +117,8 @@ class Ledger:
         self.results = {result.id: result for result in results}
         self.rerun = len(results) - len(self.results)
         """Results of configs that had one before: nothing should run twice."""
+        self.decisions = _read(folder / RUNGS, RungDecision)
+        self.asked = _read(folder / ASKED, Asked)
 
     def add(self, result: TrialResult) -> None:
         """Append a result; it is on the disk when this returns."""
@@ -89,6 +126,16 @@ class Ledger:
         append_line(self.path, result.model_dump_json())
         self.rerun += result.id in self.results
         self.results[result.id] = result
+
+    def add_decision(self, decision: RungDecision) -> None:
+        """Append a stopper's answer; it is on the disk when this returns."""
+        append_line(self.path.with_name(RUNGS), decision.model_dump_json())
+        self.decisions.append(decision)
+
+    def add_asked(self, asked: Asked) -> None:
+        """Append a call of the suggester; it is on the disk when this returns."""
+        append_line(self.path.with_name(ASKED), asked.model_dump_json())
+        self.asked.append(asked)
 
     def best(self) -> TrialResult | None:
         """Return the trial with the lowest score; None if there is none. Of a tie, the one whose id sorts first."""

@@ -59,6 +59,7 @@ def plan(config: SearchSettings) -> Plan:
     """Return what to search and how; in mode all, what each arm does. Raises ConfigError for what cannot be done."""
     from sp500.tuning import space, suggest  # with numpy, which --help does not need
     from sp500.tuning.limits import NO_VALIDATION, Limits, Plan
+    from sp500.tuning.stopper import StopRule
 
     if config.task_kind.from_prices and not config.data.valid_from_train:
         raise ConfigError(NO_VALIDATION)
@@ -73,12 +74,14 @@ def plan(config: SearchSettings) -> Plan:
         axes = {"data.window": space.Choice(config.windows), **axes}
     searched, base = replace(searched, axes=axes), config.run_config()
     method = config.method if config.method != "auto" else "grid" if searched.is_grid else "tpe"
+    stop = None if config.stop == "none" else StopRule(config.stop, config.stop_first, config.stop_reduction)
     limits = Limits(
-        pack=int(config.pack) if config.pack.isdigit() else "off" if config.pack == "off" else "auto",
+        pack=int(config.pack) if config.pack.isdigit() else "off" if stop or config.pack == "off" else "auto",
         timeout=config.trial_timeout,
         memory=size_bytes(config.trial_memory) if config.trial_memory else None,
         halving=config.halving,
         workers=config.workers_per_trial,
+        stop=stop,
     )
     trials = config.trials or (None if method == "grid" or searched.is_grid else 60)
     trials = suggest.count_trials(method, space.candidates(base, searched), trials)

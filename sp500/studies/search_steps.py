@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import shutil
 import sys
 import time
 from collections import Counter
@@ -16,7 +17,7 @@ from sp500.config import OwnModel, RunConfig
 from sp500.errors import ConfigError, SP500Error, attempt
 from sp500.plugins import contract
 from sp500.runs.record import RunRecord
-from sp500.runs.results import ChosenConfig, SearchSummary
+from sp500.runs.results import ChosenConfig, SearchSummary, StopSummary
 from sp500.runs.store import Run
 from sp500.runs.trials import Ledger, TrialResult
 from sp500.studies import search, train
@@ -26,8 +27,9 @@ from sp500.tuning.arm import Arm, Collector
 from sp500.tuning.limits import Plan
 from sp500.tuning.packing.scheduler import PackedArm
 from sp500.tuning.presets import OPTIONS
-from sp500.tuning.sequential import SequentialArm
+from sp500.tuning.sequential import STATES, SequentialArm
 from sp500.tuning.space import ConfigTrial, Space, candidates, key, trial, valid
+from sp500.tuning.stopper import StopRule
 from sp500.tuning.suggest import load_method
 from sp500.tuning.trial_data import Datasets, TrialData
 
@@ -67,7 +69,7 @@ def choose_arm(plan: Plan, base: RunConfig, run: Run, data: Datasets, ray: Backg
         return RayArm(base, data, plan.limits, run, ray)
     if ray is not None:
         ray.end()  # before this process forks
-    return {"sequential": SequentialArm, "packed": PackedArm}[name](base, data, plan.limits)
+    return {"sequential": SequentialArm, "packed": PackedArm}[name](base, data, plan.limits, run.path / STATES)
 
 
 def run_trials(
@@ -87,11 +89,11 @@ def run_trials(
     for result in ledger.results.values():
         if not space.contains(result.overrides):
             raise ConfigError(f"{ledger.path} holds trials of another space than {space.name}; choose another --name")
-        suggested.tell(result)
     done, started = len(ledger.results), time.monotonic()
     run.write_plan(suggested.total)
     on_start(suggested.total, done)
-    arm.run(Collector(suggested, ledger, arm, on_result))
+    arm.run(Collector(suggested, ledger, arm, on_result, plan.limits.stop))
+    shutil.rmtree(run.path / STATES, ignore_errors=True)
     return Searched(ledger, done, arm, time.monotonic() - started)
 
 
@@ -162,11 +164,19 @@ def _add_search(record: RunRecord, plan: Plan, data: Datasets, searched: Searche
         by_dataset=_best_by_dataset(results.values()),
         deflated_sharpe=metrics.deflated_excess(excess, sharpes),
     )
+    if plan.limits.stop:
+        summary["stop"] = _describe_stop(plan.limits.stop, results.values())
     samples = record.samples + sum(result.samples for result in results.values())
     setup = record.seconds.setup - searched.seconds
     spent = record.seconds.model_copy(update={"setup": setup, "search": searched.seconds})
     machine = record.machine.model_copy(update={"cluster": dict(searched.arm.cluster)})
     return record.model_copy(update={"search": summary, "samples": samples, "seconds": spent, "machine": machine})
+
+
+def _describe_stop(stop: StopRule, results: Iterable[TrialResult]) -> StopSummary:
+    """Return the stopper of a search, and what it did."""
+    rungs = Counter(result.stopped for result in results if result.stopped is not None)
+    return {"name": stop.name, "first": stop.first, "reduction": stop.reduction, "stopped": dict(sorted(rungs.items()))}
 
 
 def _cpu_share(results: Iterable[TrialResult]) -> float | None:

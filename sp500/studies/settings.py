@@ -46,6 +46,13 @@ class SearchSettings(Experiment):
     """Configs of the same shape train together as one batched model: auto | off | how many at most."""
     halving: int = setting(0, ge=0, agents=True)
     """Of a pack's members only the best 1/N continue after a part of the epochs (successive halving); 0: all do."""
+    stop: Literal["none", "asha", "median"] = setting("none", agents=True)
+    """Stop weak configs at rungs, as results come, on any arm and for any model: asha: below the best 1/N of those that
+    came there before; median: below their median."""
+    stop_reduction: int = setting(3, ge=2, agents=True)
+    """N: of asha, and the ratio of one rung to the next."""
+    stop_first: int = setting(1, ge=1, agents=True)
+    """The epoch of the first rung."""
     trial_timeout: float | None = setting(None, gt=0, agents=True)
     """Seconds that a trial may take."""
     trial_memory: str | None = setting(None, agents=True)
@@ -95,11 +102,18 @@ class SearchSettings(Experiment):
             )
         if self.workers_per_trial and self.mode not in {"ray", "auto"}:
             raise ValueError("workers_per_trial: needs --mode ray")
-        others = (self.halving, self.trial_timeout, self.trial_memory, self.train.per_worker_batch)
-        if self.workers_per_trial and any(others):
+        if self.stop != "none" and (self.halving or self.pack not in {"auto", "off"}):
+            raise ValueError("stop: each config trains alone, so not with --halving or --pack N, which are for packs")
+        if self.stop != "none" and self.stop_first >= self.train.epochs:
             raise ValueError(
-                "workers_per_trial: not with --halving, --trial-timeout, --trial-memory or --train.per-worker-batch, "
-                "which reach one process and not the workers of a trial"
+                f"stop_first: {self.stop_first} is not below train.epochs {self.train.epochs}, so no config could be "
+                "stopped; lower it"
+            )
+        others = (self.halving, self.trial_timeout, self.trial_memory, self.train.per_worker_batch)
+        if self.workers_per_trial and (any(others) or self.stop != "none"):
+            raise ValueError(
+                "workers_per_trial: not with --halving, --stop, --trial-timeout, --trial-memory or "
+                "--train.per-worker-batch, which reach one process and not the workers of a trial"
             )
         return self
 

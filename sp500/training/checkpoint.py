@@ -15,9 +15,9 @@ import os
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from safetensors import SafetensorError
@@ -48,12 +48,26 @@ ALONE = SoloWorker(torch.device("cpu"))
 class Snapshot:
     """Training at some step. `progress` is plain data: epoch, best_epoch, step and the loop's own counters.
 
-    The tensors are what one worker holds: with FSDP its part of each.
+    The tensors are what one worker holds: with FSDP its part of each. `best`: the weights of the best epoch so far.
     """
 
     model: Tensors
     optimizer: Tensors
     progress: Mapping[str, object]
+    best: Tensors = field(default_factory=dict)
+
+
+@runtime_checkable
+class Keeper(Protocol):
+    """Keeps the state of a training, so that it goes on from there."""
+
+    def save(self, snapshot: Snapshot, worker: Worker) -> None:
+        """Keep a state, or ignore it; all workers call it."""
+        ...
+
+    def resume(self, worker: Worker, like: Snapshot | None = None) -> tuple[Snapshot, Tensors] | None:
+        """Return the last state and the best weights up to it; None if there is none."""
+        ...
 
 
 class Opened(NamedTuple):

@@ -28,7 +28,7 @@ from sp500.models import weights
 from sp500.runs.record import EpochMetrics
 from sp500.seeding import derive
 from sp500.training import evaluation
-from sp500.training.checkpoint import Checkpoints, Snapshot
+from sp500.training.checkpoint import Keeper, Snapshot
 from sp500.training.sharded import Tensors
 from sp500.training.state import PartialEpoch, TrainingState
 from sp500.training.step import DTYPES, Stepper
@@ -60,6 +60,8 @@ class FitResult:
     """Seconds in the epochs that this call ran; a resumed run's earlier epochs are not among them."""
     matmul_flops_per_second: float | None = None
     """Operations per second of a matrix product on all workers' devices together, if measured."""
+    paused: bool = False
+    """Whether it ended at the epoch to pause after, and can go on."""
     device_name: str = ""
     """Of a GPU, if that was measured: NVIDIA H100 80GB HBM3."""
 
@@ -89,21 +91,23 @@ def fit(
     dataset: Dataset,
     config: RunConfig,
     worker: Worker,
-    checkpoints: Checkpoints | None = None,
+    checkpoints: Keeper | None = None,
     *,
     train: TrainingBatches | None = None,
     splits: tuple[str, ...] = ("valid", "test"),
+    until: int | None = None,
 ) -> FitResult:
     """Train until the epochs or the patience end, from the last checkpoint if there is one.
 
     `train`: this rank's batches (default: of the dataset's own windows). `splits`: those whose outputs are wanted.
+    `until`: the epoch after which it pauses.
     Raises SP500Error when the loss is no longer finite, DataError for a validation part of masked targets,
     CheckpointError for a folder that cannot be written, or that workers see differently.
     """
     torch.set_num_threads(config.train.threads or usable_cores())
     with PeakMemory() as peak:
         fitting = _Fitting(task, dataset, config, worker, checkpoints, train=train)
-        fitting.run()
+        paused = fitting.run(until)
         outputs = fitting.outputs(splits)
     peaks = torch.zeros(worker.world, dtype=torch.float64, device=worker.device)
     peaks[worker.rank] = peak.bytes
@@ -116,6 +120,7 @@ def fit(
         outputs=outputs,
         peak_worker_bytes=int(worker.total(peaks).max()),
         device=worker.device.type,
+        paused=paused,
         fit_seconds=sum(epoch.seconds for epoch in progress.epochs[fitting.resumed :]) - fitting.earlier,
     )
 
@@ -129,7 +134,7 @@ class _Fitting:
         dataset: Dataset,
         config: RunConfig,
         worker: Worker,
-        checkpoints: Checkpoints | None,
+        checkpoints: Keeper | None,
         *,
         train: TrainingBatches | None,
     ) -> None:
@@ -157,12 +162,15 @@ class _Fitting:
         model = self.task.model(self.config, self.dataset)
         return model.to(DTYPES[self.config.train.dtype])  # the worker moves it: FSDP a layer at a time
 
-    def run(self) -> None:
-        """Train to the end."""
+    def run(self, until: int | None = None) -> bool:
+        """Train to the end, or until an epoch. Returns whether it pauses there."""
         if not self._resume():
             self._start()
         while not self.progress.is_done(self.config):
+            if until is not None and self.progress.epoch >= until:
+                return True
             self._epoch(self.progress.epoch + 1)
+        return False
 
     def _resume(self) -> bool:
         """Continue from the last checkpoint. Returns whether there is one."""
@@ -218,8 +226,8 @@ class _Fitting:
             self._save(self.checkpoints)
         self.worker.report(metrics)
 
-    def _save(self, checkpoints: Checkpoints) -> None:
-        state = Snapshot(weights.dump(self.model), self.stepper.optimizer.dump(), self.progress.dump())
+    def _save(self, checkpoints: Keeper) -> None:
+        state = Snapshot(weights.dump(self.model), self.stepper.optimizer.dump(), self.progress.dump(), self.best)
         checkpoints.save(state, self.worker)
 
     def _train(self, number: int) -> PartialEpoch:

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, Generic
 
-from sp500.runs.trials import Ledger, TrialResult
+from sp500.runs.trials import Asked, Ledger, RungDecision, TrialResult
+from sp500.tuning.stopper import Decision, Stopper, StopRule
 from sp500.tuning.suggest import Suggester, T
+
+
+@dataclass(frozen=True)
+class Report:
+    """A trial that has come to a rung, with the result that it has if it stops there; None: to its end."""
+
+    result: TrialResult
+    rung: int | None = None
+    value: float = 0.0
+    """What a stopper compares: lower is better."""
 
 
 class Arm(ABC, Generic[T]):
@@ -33,6 +45,9 @@ class Arm(ABC, Generic[T]):
         """Divide trials into packs, each for one process, in the order in which they should start: one by one."""
         return [[trial] for trial in trials]
 
+    def discard(self, trial: str) -> None:
+        """Free what the trial with this id, which has a result now, left on the disk."""
+
     @abstractmethod
     def run(self, collector: Collector[T]) -> None:
         """Run the collector's packs until it has no more, and give it each result."""
@@ -45,14 +60,23 @@ class Arm(ABC, Generic[T]):
 class Collector(Generic[T]):
     """The trials of one search on their way from the suggester through an arm into the ledger.
 
-    `on_result` gets each result once it is on the disk, and how many trials are running.
+    `on_result` gets each result once it is on the disk, and how many trials are running. `stop` decides at rungs. What
+    the ledger holds of an earlier attempt is known: results, decisions, and trials that were running.
     """
 
     def __init__(
-        self, suggester: Suggester[T], ledger: Ledger, arm: Arm[T], on_result: Callable[[TrialResult, int], None]
+        self,
+        suggester: Suggester[T],
+        ledger: Ledger,
+        arm: Arm[T],
+        on_result: Callable[[TrialResult, int], None],
+        stop: StopRule | None = None,
     ) -> None:
         self._suggester, self._ledger, self._arm, self._on_result = suggester, ledger, arm, on_result
         self._at_once = min(arm.at_once or suggester.total, suggester.at_once or suggester.total)
+        known = [Decision(**decision.model_dump()) for decision in ledger.decisions]
+        self._stopper: Stopper | None = stop.make(known) if stop else None
+        self._left = suggester.replay(ledger.asked, list(ledger.results.values()))
         self._packs: list[list[T]] = []
         self.running: set[str] = set()
         """Ids of trials that were taken and have no result yet."""
@@ -72,16 +96,50 @@ class Collector(Generic[T]):
     def take(self) -> list[T]:
         """Return the next pack; empty when all were taken. A running one may still come back."""
         if not self._packs:
-            self._packs = self._arm.split(self._suggester.ask(self._at_once))
+            self._packs = self._arm.split(self._ask())
         pack = self._packs.pop(0) if self._packs else []
         self.running |= {trial.id for trial in pack}
         return pack
+
+    def _ask(self) -> list[T]:
+        """Return the next trials: those that ran in an earlier attempt, or new ones.
+
+        A guess is in the ledger before it runs.
+        """
+        if self._left:
+            left, self._left = self._left, []
+            return left
+        trials = self._suggester.ask(self._at_once)
+        if trials and self._suggester.at_once is not None:
+            ids, values = [trial.id for trial in trials], [self._suggester.guess(trial) for trial in trials]
+            told = len(self._ledger.results)
+            self._ledger.add_asked(Asked(count=self._at_once, ids=ids, values=values, told=told))
+        return trials
+
+    def goes_on(self, report: Report) -> bool:
+        """Return whether a trial goes on after its report. The answer is in the ledger before it is given.
+
+        A trial that does not go on has its result.
+        """
+        result = report.result
+        if report.rung is not None:
+            assert self._stopper
+            is_new = not self._stopper.knows(result.id, report.rung)
+            answer = self._stopper.decide(result.id, report.rung, report.value)
+            if is_new:
+                row = RungDecision(trial=result.id, rung=report.rung, value=report.value, goes_on=answer)
+                self._ledger.add_decision(row)
+            if answer:
+                return True
+        self.add(result.model_copy(update={"stopped": report.rung}))
+        return False
 
     def add(self, result: TrialResult) -> None:
         """Keep the result of a trial that was taken."""
         self.running.discard(result.id)
         self._ledger.add(result)
         self._suggester.tell(result)
+        self._arm.discard(result.id)
         self._on_result(result, len(self.running))
 
     def lose(self, pack: Sequence[T], reason: str) -> None:

@@ -8,7 +8,8 @@ from abc import abstractmethod
 
 import optuna
 
-from sp500.runs.trials import TrialResult
+from sp500.runs.results import Overrides
+from sp500.runs.trials import Asked, TrialResult
 from sp500.seeding import derive
 from sp500.tuning import optuna_log
 from sp500.tuning.suggest import Candidates, Random, T
@@ -61,6 +62,18 @@ class Guesses(Random[T]):
         self._study.enqueue_trial(optuna_log.params(trial.overrides))
         self._running[trial.id] = self._study.ask(self._distributions)
         return trial
+
+    def guess(self, trial: T) -> Overrides:
+        """Return the values that Optuna knows the trial by."""
+        return optuna_log.overrides(self._candidates.space, self._running[trial.id].params)
+
+    def ask_again(self, call: Asked) -> list[T]:
+        """Return these trials; the next guess knows of them as it did then. No sampler runs."""
+        for name, values in zip(call.ids, call.values, strict=True):
+            self._seen.add(name)
+            self._study.enqueue_trial(optuna_log.params(values))
+            self._running[name] = self._study.ask(self._distributions)
+        return super().ask_again(call)
 
 
 class Tpe(Guesses[T]):

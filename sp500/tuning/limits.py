@@ -12,6 +12,7 @@ from typing import Literal
 
 from sp500.errors import SP500Error
 from sp500.tuning.axes import Space
+from sp500.tuning.stopper import StopRule
 
 PackSize = Literal["off", "auto"] | int
 ArmName = Literal["sequential", "packed", "ray"]
@@ -24,7 +25,8 @@ class Limits:
     """Limits of trials.
 
     `pack`: how many configs train together; `timeout`: seconds of a trial; `memory`: bytes of a process with trials;
-    `halving`: see `packing.batch_trainer`; `workers`: processes of each trial (0: it shares one).
+    `halving`: see `packing.batch_trainer`; `workers`: processes of each trial (0: it shares one); `stop`: what ends
+    trials at their rungs, each of which then trains alone.
     """
 
     pack: PackSize = "auto"
@@ -32,6 +34,7 @@ class Limits:
     memory: int | None = None
     halving: int = 0
     workers: int = 0
+    stop: StopRule | None = None
 
     def spread(self, slots: int) -> int:
         """Return the number of processes for which packs are made small enough, so that each of `slots` has some.

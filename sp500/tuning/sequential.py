@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,26 +21,34 @@ from sp500.errors import ConfigError, SP500Error, attempt
 from sp500.machine.memory import is_out_of_memory, limit_memory
 from sp500.runs.trials import TrialResult
 from sp500.training.loop import FitResult, fit
+from sp500.training.pause import PausedTraining
 from sp500.training.task import Traded
 from sp500.training.worker import SoloWorker, device
 from sp500.tuning import trial_data
-from sp500.tuning.arm import Arm, Collector
+from sp500.tuning.arm import Arm, Collector, Report
 from sp500.tuning.limits import Limits, deadline
 from sp500.tuning.space import ConfigTrial
 from sp500.tuning.trial_data import Datasets, TrialData
 
+STATES = Path(".trials")
+"""The folder of a run with the states of trials at their last rung."""
 Fit = Callable[[TrialData, ConfigTrial], FitResult]
 
 
 class ConfigArm(Arm[ConfigTrial]):
-    """An arm for trials of configs, each on one of the datasets."""
+    """An arm for trials of configs, each on one of the datasets. `states`: the folder of those at a rung."""
 
-    def __init__(self, base: RunConfig, datasets: Datasets, limits: Limits) -> None:
-        self.base, self.datasets, self.limits = base, datasets, limits
+    def __init__(self, base: RunConfig, datasets: Datasets, limits: Limits, states: Path = STATES) -> None:
+        self.base, self.datasets, self.limits, self.states = base, datasets, limits, states
 
     def data(self, pack: Sequence[ConfigTrial]) -> TrialData | str:
         """Return the dataset that a pack shares."""
         return self.datasets[trial_data.key(pack[0].config)]
+
+    def discard(self, trial: str) -> None:
+        """Remove the state of a trial at its last rung."""
+        if self.limits.stop:
+            state_path(self.states, trial).unlink(missing_ok=True)
 
     def build_failure(self, trial: ConfigTrial, reason: str) -> TrialResult:
         """Return the result of a trial that ended without one."""
@@ -62,7 +72,12 @@ class SequentialArm(ConfigArm):
         if self.limits.memory:
             limit_memory(self.limits.memory)
         while pack := collector.take():
-            collector.add(run_trial(self.data(pack), pack[0], timeout))
+            if not self.limits.stop:
+                collector.add(run_trial(self.data(pack), pack[0], timeout))
+                continue
+            for report in run_to_rungs(self.data(pack), pack[0], self.limits, self.states):
+                if not collector.goes_on(report):
+                    break
 
 
 def fit_alone(data: TrialData, trial: ConfigTrial) -> FitResult:
@@ -96,6 +111,53 @@ def run_trial(
         )
 
     return attempt(train, lambda error: build_failure(trial, why(error), time.perf_counter() - started))
+
+
+def run_to_rungs(data: TrialData | str, trial: ConfigTrial, limits: Limits, states: Path) -> Iterator[Report]:
+    """Train one config from rung to rung, and yield it at each and at its end. To stop it, take no more.
+
+    Its state is on the disk before a rung is reported. It begins with the last state of an earlier attempt, whose rung
+    it reports again.
+    """
+    assert limits.stop
+    identity = "" if isinstance(data, str) else data.dataset.sha256[:16]
+    place = state_path(states, trial.id), f"{trial.id}-{identity}"
+    (at, earlier), spent, cpu_started = PausedTraining(*place).position(), 0.0, time.process_time()
+    for rung in (*limits.stop.make().rungs(at - 1, trial.config.train.epochs - 1), None):
+        parts = list[FitResult]()
+        timeout = limits.timeout and max(limits.timeout - spent, 0.01)
+        result = run_trial(data, trial, timeout, partial(_fit_part, PausedTraining(*place, rung), rung, parts))
+        spent += result.seconds
+        is_paused = result.status == "ok" and parts[0].paused
+        cpu = time.process_time() - cpu_started if result.status == "ok" and not at else None
+        result = result.model_copy(update={"seconds": earlier + spent, "cpu_seconds": cpu})
+        yield Report(result, rung, _value(parts[0], data)) if is_paused else Report(result)
+        if not is_paused:
+            return
+
+
+def _fit_part(
+    keeper: PausedTraining, until: int | None, parts: list[FitResult], data: TrialData, trial: ConfigTrial
+) -> FitResult:
+    """Train one config until a rung, or to its end, and add the outcome to `parts`."""
+    worker = SoloWorker(device(trial.config.train.device))
+    parts.append(fit(data.task, data.dataset, trial.config, worker, keeper, splits=("valid",), until=until))
+    return parts[0]
+
+
+def _value(part: FitResult, data: TrialData | str) -> float:
+    """Return the best trained loss so far as a share of the naive one, so that trials on different data compare.
+
+    Without the untrained model: where no epoch beats the naive forecast yet, all trials would tie.
+    """
+    loss = min(epoch.valid_loss for epoch in part.epochs if epoch.valid_loss is not None)
+    assert isinstance(data, TrialData)
+    return loss / data.naive_loss if data.naive_loss else loss
+
+
+def state_path(states: Path, trial: str) -> Path:
+    """Return the file of a trial at its last rung."""
+    return states / f"{trial}.state"
 
 
 def build_result(data: TrialData, trial: ConfigTrial, output: np.ndarray, **facts: Any) -> TrialResult:

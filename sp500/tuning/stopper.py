@@ -48,13 +48,16 @@ class Stopper(ABC):
             rung *= self.reduction
         return rungs
 
+    def knows(self, trial_id: str, rung: int) -> bool:
+        """Return whether it has decided on this trial at this rung."""
+        return (trial_id, rung) in self._known
+
     def decide(self, trial_id: str, rung: int, value: float) -> bool:
         """Return whether a trial goes on after this rung. Asked again, it answers as before. NaN never goes on."""
-        key = trial_id, rung
-        if key not in self._known:
+        if not self.knows(trial_id, rung):
             goes_on = not math.isnan(value) and self.rule(value, self._values.get(rung, []))
             self.restore([Decision(trial_id, rung, value, goes_on)])
-        return self._known[key]
+        return self._known[trial_id, rung]
 
     def restore(self, decisions: Iterable[Decision]) -> None:
         """Add decisions that were made before, such as those in a ledger."""

@@ -1,9 +1,9 @@
 """Suggesters of the next trials: all of a grid, random draws, or guesses from the results so far.
 
 Every method tries a fixed number of different trials and uses results of an earlier, interrupted search, so a resumed
-search tries what is left of that number and nothing twice. Draw n comes from a random stream of its own: grid and
-random search try the same trials whenever they were stopped; so does TPE if the same results came in the same
-order before the same guess.
+search tries what is left of that number and nothing twice. Draw n comes from a random stream of its own: methods that
+learn nothing try the same trials whenever they were stopped. Guesses are in the ledger with the results that were
+known before each, so a resumed search is where the interrupted one was.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from sp500.errors import ConfigError
 from sp500.runs.results import Overrides
-from sp500.runs.trials import TrialResult
+from sp500.runs.trials import Asked, TrialResult
 from sp500.seeding import numpy_generator
 from sp500.tuning.axes import Space
 
@@ -75,6 +75,27 @@ class Suggester(ABC, Generic[T]):
     @abstractmethod
     def tell(self, result: TrialResult) -> None:
         """Learn a result, of a trial asked for or of an earlier attempt. One that is not of this space is ignored."""
+
+    def guess(self, trial: T) -> Overrides:
+        """Return the values by which it asked for a trial that has no result yet."""
+        return trial.overrides
+
+    def replay(self, asked: Sequence[Asked], results: Sequence[TrialResult]) -> list[T]:
+        """Go through an earlier attempt: what was asked for and told, in its order. Returns trials without a result."""
+        done, told, left = {result.id for result in results}, 0, list[T]()
+        for call in asked:
+            for result in results[told : call.told]:
+                self.tell(result)
+            told = max(told, call.told)
+            left += [trial for trial in self.ask_again(call) if trial.id not in done]
+        for result in results[told:]:
+            self.tell(result)
+        return left
+
+    def ask_again(self, call: Asked) -> list[T]:
+        """Return the trials of a call of an earlier attempt, as if it had asked for them now."""
+        again = map(self._candidates.build, call.values)
+        return [trial for trial in again if trial]
 
 
 def load_method(method: str) -> type[Suggester[Any]]:

@@ -4,12 +4,15 @@ import pytest
 
 from sp500.config import ModelConfig, RunConfig
 from sp500.errors import ConfigError
-from sp500.runs.trials import TrialResult
+from sp500.runs.trials import Ledger, TrialResult
 from sp500.tuning import space, suggest
+from sp500.tuning.arm import Arm, Collector
 from sp500.tuning.space import PRESETS, Choice, Integers, Space, Uniform, candidates, choices
 from sp500.tuning.suggest import count_trials, load_method
 
 METHODS = tuple(suggest.METHODS)
+NAMES = dict.fromkeys(METHODS, "wide") | {"grid": "grid108", "cmaes": "grid108"}
+"""A space for each method, the hardest that it takes."""
 
 
 def suggester(method, candidates, total, seed):
@@ -84,6 +87,45 @@ def test_search_stopped_in_the_middle_goes_on_to_the_same_configs(method):
     whole = rest(made(method, 24), pack=4)
     told = [result(one) for one in whole[:16]]
     assert ids(rest(made(method, 24, told=told), pack=4)) == ids(whole[16:])
+
+
+class Slots(Arm):
+    """An arm that runs three trials at once and ends the oldest. A kill: it ends after some results."""
+
+    name = "slots"
+
+    def __init__(self, kill_after=math.inf):
+        self.kill_after, self.started = kill_after, []
+
+    def run(self, collector):
+        running, ended = [], 0
+        while ended < self.kill_after:
+            while len(running) < 3 and (pack := collector.take()):
+                running += pack
+                self.started += pack
+            if not running:
+                return
+            collector.add(result(running.pop(0)))
+            ended += 1
+
+    def build_failure(self, trial, reason):
+        raise AssertionError
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_killed_search_runs_what_was_running_and_then_what_it_would_have_tried(method, tmp_path):
+    total, whole = 26, Slots()
+    whole.run(Collector(made(method, total, NAMES[method]), Ledger(tmp_path), whole, lambda result, running: None))
+    for kills in ((1,), (7, 5), (13, 3, 1)):
+        folder = tmp_path / str(kills)
+        folder.mkdir()
+        started = []
+        for kill_after in (*kills, math.inf):
+            arm = Slots(kill_after)
+            arm.run(Collector(made(method, total, NAMES[method]), Ledger(folder), arm, lambda result, running: None))
+            assert [trial.id for trial in started[-2:]] == [trial.id for trial in arm.started[:2]] or not started
+            started += arm.started if not started else arm.started[2:]
+        assert ids(started) == ids(whole.started)
 
 
 @pytest.mark.parametrize("method", ["grid", "random"])

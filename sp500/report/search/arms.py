@@ -53,6 +53,14 @@ def halving(search: SearchSummary) -> list[str]:
     ]
 
 
+def stopping(search: SearchSummary) -> list[str]:
+    """Return how many configs a stopper ended at which epoch; nothing for a search without one."""
+    if not (stop := search.get("stop")):
+        return []
+    ended = [f"{count} after epoch {rung}" for rung, count in stop["stopped"].items()]
+    return [f"Stopped early by {stop['name']}: {join(ended) if ended else 'none'} of {search['configs']} configs."]
+
+
 def arms_table(numbers: Numbers) -> Table:
     """Return a table with a row per arm."""
     lines = [

@@ -65,7 +65,7 @@ def best(search: Search) -> list[str]:
     loss = f"validation loss {chosen['valid_loss']:.6g}{naive}"
     arm = f" {search.shown.name}" if search.shown and search.compared["same_best"] is False else ""
     chose = f"Best of {some(configs, 'config')} tried{arm}{failed}: {settings} ({loss}).{_again(search)}"
-    return [chose, *arms.halving(summary)]
+    return [chose, *arms.halving(summary), *arms.stopping(summary)]
 
 
 def _again(search: Search) -> str:

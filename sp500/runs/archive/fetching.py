@@ -20,7 +20,7 @@ from sp500.storage import Entry
 
 log = logging.getLogger(__name__)
 
-GROWING = ("trials.jsonl", "folds.jsonl")
+GROWING = ("trials.jsonl", "rungs.jsonl", "asked.jsonl", "folds.jsonl")
 """Files of results that only grow."""
 
 

@@ -14,9 +14,13 @@ import os
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import takewhile
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess, parent_process
+from pathlib import Path
 from pkgutil import resolve_name
 
 from sp500.config import LATER_KEYS, RunConfig, TrainConfig
@@ -24,9 +28,9 @@ from sp500.machine.cores import usable_cores
 from sp500.machine.memory import limit_memory
 from sp500.runs.trials import TrialResult
 from sp500.training.worker import device
-from sp500.tuning.arm import Collector
+from sp500.tuning.arm import Collector, Report
 from sp500.tuning.limits import Limits, PackSize, deadline
-from sp500.tuning.sequential import ConfigArm, run_trial
+from sp500.tuning.sequential import STATES, ConfigArm, run_to_rungs, run_trial
 from sp500.tuning.space import ConfigTrial
 from sp500.tuning.trial_data import Datasets, TrialData
 
@@ -49,8 +53,8 @@ class PackedArm(ConfigArm):
 
     name = "packed"
 
-    def __init__(self, base: RunConfig, datasets: Datasets, limits: Limits) -> None:
-        super().__init__(base, datasets, limits)
+    def __init__(self, base: RunConfig, datasets: Datasets, limits: Limits, states: Path = STATES) -> None:
+        super().__init__(base, datasets, limits, states)
         self.cores = count_processes(base)
 
     def split(self, trials: Sequence[ConfigTrial]) -> list[list[ConfigTrial]]:
@@ -65,6 +69,10 @@ class PackedArm(ConfigArm):
         if self.limits.memory:
             limit_memory(self.limits.memory)
         while pack := collector.take():
+            if self.limits.stop:
+                reports = run_to_rungs(self.data(pack), pack[0], self.limits, self.states)
+                deque(takewhile(collector.goes_on, reports), maxlen=0)
+                continue
             for results in run_pack(self.data(pack), pack, self.limits.timeout, self.limits.halving):
                 for result in results:
                     collector.add(result)
@@ -74,20 +82,17 @@ class PackedArm(ConfigArm):
         try:
             while True:
                 while len(running) < self.cores and (pack := collector.take()):
-                    connection, process = _start(self.data(pack), pack, self.limits)
+                    connection, process = _start(self.data(pack), pack, self.limits, self.states)
                     running[connection] = process, pack
                 if not running:
                     return
                 for connection in [ready for ready in wait(list(running)) if isinstance(ready, Connection)]:
                     try:
-                        results = connection.recv()
+                        _receive(connection, collector)
                     except (EOFError, OSError):  # the process has ended, perhaps in the middle of a result
                         process, pack = running.pop(connection)
                         process.join()
                         collector.lose(pack, f"its process ended with exit code {process.exitcode}")
-                        continue
-                    for result in results:
-                        collector.add(result)
         finally:
             for process, _ in running.values():
                 process.kill()  # what it had finished is in the ledger
@@ -130,13 +135,33 @@ def run_pack_with_watchdog(
     """Run a pack in a process of its own, which is killed if a call into C does not return long after the deadline."""
     results, left = run_pack(data, trials, limits.timeout, limits.halving), len(trials)
     while left:
-        if limits.timeout:
-            faulthandler.dump_traceback_later(2 * limits.timeout * left + GRACE_SECONDS, exit=True)
-        finished = next(results)
-        if limits.timeout:  # after a fork, this waits for ever for a thread that a parent had started
-            faulthandler.cancel_dump_traceback_later()
+        with _watch(limits.timeout, left):
+            finished = next(results)
         left -= len(finished)
         yield finished
+
+
+def run_to_rungs_with_watchdog(
+    data: TrialData | str, trial: ConfigTrial, limits: Limits, states: Path
+) -> Iterator[Report]:
+    """Run a trial from rung to rung in a process of its own, which is killed likewise."""
+    reports = run_to_rungs(data, trial, limits, states)
+    while True:
+        with _watch(limits.timeout, 1):
+            report = next(reports)
+        yield report
+        if report.rung is None:
+            return
+
+
+@contextmanager
+def _watch(timeout: float | None, trials: int) -> Iterator[None]:
+    """Kill this process if the block, in which so many trials end, does not return long after their deadline."""
+    if timeout:
+        faulthandler.dump_traceback_later(2 * timeout * trials + GRACE_SECONDS, exit=True)
+    yield
+    if timeout:  # after a fork, this waits for ever for a thread that a parent had started
+        faulthandler.cancel_dump_traceback_later()
 
 
 def run_pack(
@@ -195,15 +220,29 @@ def count_processes(config: RunConfig) -> int:
     return 1 if alone else usable_cores()
 
 
-def _start(data: TrialData | str, pack: list[ConfigTrial], limits: Limits) -> tuple[Connection, BaseProcess]:
+def _start(
+    data: TrialData | str, pack: list[ConfigTrial], limits: Limits, states: Path
+) -> tuple[Connection, BaseProcess]:
     """Start a process that trains the pack, and return the connection from which its results come until it ends."""
     _import_networks(pack)
     context = multiprocessing.get_context("fork")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_train, args=(sender, data, pack, limits), name="pack")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_train, args=(theirs, data, pack, limits, states), name="pack")
     process.start()
-    sender.close()  # otherwise the end of the process would not show here
-    return receiver, process
+    theirs.close()  # otherwise the end of the process would not show here
+    return ours, process
+
+
+def _receive(connection: Connection, collector: Collector[ConfigTrial]) -> None:
+    """Take results of a pack, or answer a trial at a rung. Raises EOFError or OSError if the process has ended."""
+    results = connection.recv()
+    if not isinstance(results, Report):
+        for result in results:
+            collector.add(result)
+    else:
+        answer = collector.goes_on(results)
+        if results.rung is not None:
+            connection.send(answer)
 
 
 def _import_networks(pack: Sequence[ConfigTrial]) -> None:
@@ -215,15 +254,23 @@ def _import_networks(pack: Sequence[ConfigTrial]) -> None:
             resolve_name(trial.config.model.network)
 
 
-def _train(sender: Connection, data: TrialData | str, pack: list[ConfigTrial], limits: Limits) -> None:
+def _train(
+    connection: Connection, data: TrialData | str, pack: list[ConfigTrial], limits: Limits, states: Path
+) -> None:
     # The parent handles Ctrl-C, and a SIGTERM only to the child ends it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if limits.memory:
         limit_memory(limits.memory)
-    for results in run_pack_with_watchdog(data, pack, limits):
-        sender.send(results)
+    if not limits.stop:
+        for results in run_pack_with_watchdog(data, pack, limits):
+            connection.send(results)
+        return
+    for report in run_to_rungs_with_watchdog(data, pack[0], limits, states):
+        connection.send(report)
+        if report.rung is None or not connection.recv():
+            return
 
 
 def _end_with_parent() -> None:
