@@ -49,7 +49,7 @@ def test_settings_survive_their_file() -> None:
     [
         ({"data": {"windw": 5}}, "data.windw", "Extra"),
         ({"modell": {}}, "modell", "did you mean model"),
-        ({"train": {"optimizer": "sgd"}}, "train.optimizer", "Extra"),
+        ({"train": {"optimiser": "sgd"}}, "train.optimiser", "Extra"),
         ({"train": {"epochs": "many"}}, "train.epochs", "many"),
         ({"train": {"epochs": 2.5}}, "train.epochs", "2.5"),
         ({"train": {"epochs": 0}}, "train.epochs", "greater than 0"),
@@ -256,6 +256,8 @@ def test_fingerprint_leaves_out_where_and_how_a_run_runs(settings: dict[str, Any
         {"train": {"schedule": "cosine"}},
         {"train": {"schedule": "cosine", "lr_end": 0.1}},
         {"train": {"warmup": 0.1}},
+        {"train": {"optimizer": "sgd"}},
+        {"train": {"optimizer_options": {"betas": [0.8, 0.99]}}},
         {"train": {"decay": "matrices"}},
         {"num_workers": 2, "train": {"per_worker_batch": True}},
     ],

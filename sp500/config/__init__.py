@@ -249,6 +249,7 @@ class RunConfig(Frozen):
         """Raise ConfigError for a task of the user's, or its class, with a loss that its judge does not know."""
         if own := self.own_task:
             contract.check_judge(task, own, {kind.task for kind in kinds.tasks().values()})
+            contract.check_unused(task, own, self.train.model_dump(exclude_defaults=True))
             if self.train.loss != TrainConfig.model_fields["loss"].default:
                 contract.check_named_loss(task, own, self.train.loss)
 

@@ -19,6 +19,11 @@ class Alias:
 
 
 @dataclass(frozen=True)
+class Keyed:
+    """Mark of a setting that is a dictionary whose keys are a part of the flag: --SECTION.NAME.KEY VALUE."""
+
+
+@dataclass(frozen=True)
 class AgentFiles:
     """Files that an agent may name in a setting: where they lie in the project, and how they end.
 

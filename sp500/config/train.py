@@ -6,14 +6,18 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from sp500.config.frozen import Alias, Frozen, setting
+from sp500.config import optimizers
+from sp500.config.frozen import Alias, Frozen, Keyed, setting
 
 PLACES = frozenset(
     {"device", "threads", "per_worker_batch", "micro_batch", "parallel", "recompute", "compile"}
     | {"checkpoint", "checkpoint_steps", "keep"}
 )
 """Keys of `train` that say how and where the numbers are computed, and do not decide them."""
-LATER_KEYS = ("amp", "schedule", "warmup", "lr_end", "decay", "loss", "quantile")
+LATER_KEYS = (
+    *("amp", "schedule", "warmup", "lr_end", "decay", "loss", "quantile"),
+    *("optimizer", "optimizer_options"),
+)
 """Keys of `train` that count in a fingerprint if they are not the default, since older runs do not have them."""
 
 
@@ -32,9 +36,14 @@ class TrainConfig(Frozen):
     per_worker_batch: bool = setting(False, agents=True)
     """Take batch_size and lr per worker: both are multiplied by the number of workers."""
     lr: float = setting(1e-3, gt=0, agents=True)
-    """Learning rate of AdamW. Default: 0.001; 0.003 for images and language."""
+    """Learning rate. Default: 0.001; 0.003 for images and language."""
     weight_decay: float = setting(0.0, ge=0, agents=True)
-    """Decoupled weight decay of AdamW."""
+    """Weight decay: decoupled in adamw and adafactor, in the others a part of the gradient."""
+    optimizer: str = "adamw"
+    """adamw | adam | sgd | rmsprop | adagrad | nadam | radam | adamax | adadelta | adafactor, with options as
+    --train.optimizer-options.NAME VALUE, such as momentum."""
+    optimizer_options: Annotated[dict[str, optimizers.Option], Keyed()] = Field({})
+    """Options of the optimiser by their names in torch."""
     clip: float = setting(1.0, ge=0, agents=True)
     """Largest gradient norm; 0: no clipping."""
     early_stop_patience: int = setting(5, ge=0, agents=True)
@@ -55,10 +64,11 @@ class TrainConfig(Frozen):
     """Windows that a worker trains on at once, at most; the gradients of a step are added up. 0: all of its batch."""
     amp: Literal["none", "bfloat16"] = setting("none", agents=True)
     """bfloat16: automatic mixed precision in training. Weights, optimiser, loss and evaluation stay float32."""
-    schedule: Literal["constant", "cosine", "linear", "wsd"] = setting("constant", agents=True)
-    """Learning rate over the steps of all epochs. wsd: constant, linear over the last fifth after the warm-up."""
+    schedule: Literal["constant", "cosine", "linear", "wsd", "onecycle"] = setting("constant", agents=True)
+    """Learning rate over the steps of all epochs. wsd: constant, linear over the last fifth after the warm-up.
+    onecycle: from lr/25 to lr and down to lr/250000, with the momentum against it (torch's OneCycleLR)."""
     warmup: float = setting(0.0, ge=0, lt=1, agents=True)
-    """Share of all steps in which the learning rate rises to lr."""
+    """Share of all steps in which the learning rate rises to lr; 0 of onecycle: 0.3."""
     lr_end: float = setting(0.0, ge=0, le=1, agents=True)
     """Share of lr at the last step of cosine, linear or wsd."""
     decay: Literal["all", "matrices"] = setting("all", agents=True)
@@ -85,8 +95,11 @@ class TrainConfig(Frozen):
             raise ValueError("train.checkpoint sharded needs train.parallel fsdp, which splits the model")
         if self.quantile != 0.5 and self.loss != "quantile":
             raise ValueError(f"train.quantile is not used by train.loss {self.loss}; set train.loss quantile")
-        if self.lr_end and self.schedule == "constant":
-            raise ValueError("train.lr_end is not used by train.schedule constant; choose cosine, linear or wsd")
+        optimizers.check(self.optimizer, self.optimizer_options)
+        if self.lr_end and self.schedule in ("constant", "onecycle"):
+            raise ValueError(
+                f"train.lr_end is not used by train.schedule {self.schedule}; choose cosine, linear or wsd"
+            )
         if self.refit and (self.schedule != "constant" or self.warmup):
             raise ValueError(
                 "train.refit trains for another number of steps: it needs train.schedule constant without train.warmup"

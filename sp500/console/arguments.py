@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructFieldSpec, StructTypeInfo
 
 from sp500.config import OwnModel, RunConfig, kinds
-from sp500.config.frozen import Alias, Frozen
+from sp500.config.frozen import Alias, Frozen, Keyed
 from sp500.errors import ConfigError
 from sp500.schema import Metavar, explain
 
@@ -136,6 +136,8 @@ def _read_field(name: str, field: FieldInfo, base: object) -> StructFieldSpec:
     if aliases := [mark.flag for mark in field.metadata if isinstance(mark, Alias)]:
         marks.append(tyro.conf.arg(aliases=aliases))
     kind: Any = type(default) if isinstance(default, BaseModel) else field.annotation
+    if any(isinstance(mark, Keyed) for mark in field.metadata):  # read before: tyro cannot know its keys
+        kind, marks = Any, [tyro.conf.Suppress, tyro.conf.Fixed]
     kind = Annotated[(kind, *marks)] if marks else kind
     return StructFieldSpec(name, kind, default, _help(field))
 

@@ -34,7 +34,8 @@ from sp500.runs.record import RunRecord
 from sp500.runs.store import Run
 from sp500.schema import merge, read_mapping, read_value, validate
 
-OPTION = "--model.options."
+Options = Mapping[str, object]
+OPTION, OPTIMIZER = "--model.options.", "--train.optimizer-options."
 
 
 class Flags(Frozen):
@@ -145,7 +146,8 @@ def parse(model: type[F], argv: Sequence[str], prog: str | None = None) -> F:
     With --resume, the file that the run kept is the one under the flags. A run that is missing starts, so that a job
     that is tried again has the same command. Raises ConfigError.
     """
-    argv, options = _split_options(argv)
+    argv, options = _split_options(argv, OPTION)
+    argv, of_optimizer = _split_options(argv, OPTIMIZER)
     base, folder = defaults(model, flag(argv, "--task")), None
     file, name = flag(argv, "--config"), flag(argv, "--name", "--io.run-name")
     runs = flag(argv, "--runs-dir", "--io.save-dir")
@@ -170,14 +172,18 @@ def parse(model: type[F], argv: Sequence[str], prog: str | None = None) -> F:
     if not isinstance(base, Command):
         return arguments.parse(model, argv, prog, default=base)
     named, kind = flag(argv, "--task"), flag(argv, "--model.kind")
-    config = arguments.parse(model, argv, prog, default=_choose(base, named, kind, options, argv))
+    config = arguments.parse(model, argv, prog, default=_choose(base, named, kind, (options, of_optimizer), argv))
     assert isinstance(config, Command)
     config.give({"task": named, "model": {"kind": kind}})
     return config
 
 
-def _choose(base: C, named: str | None, kind: str | None, options: Mapping[str, object], argv: Sequence[str]) -> C:
-    """Return the defaults of the flags of a task and a kind of model. Raises ConfigError."""
+def _choose(base: C, named: str | None, kind: str | None, given: tuple[Options, Options], argv: Sequence[str]) -> C:
+    """Return the defaults of the flags of a task and a kind of model, with the options of model and optimiser.
+
+    Raises ConfigError.
+    """
+    options, of_optimizer = given
     try:
         base = base.for_task(named) if named else base
         model = base.model.for_kind(kind) if kind else base.model
@@ -191,26 +197,30 @@ def _choose(base: C, named: str | None, kind: str | None, options: Mapping[str, 
     if isinstance(model, OwnModel):
         model = model.model_copy(update={"options": {**model.options, **options}})
     if base.own_task:  # it may inherit from any task, and use the section of that
-        given = {of for of in kinds.tasks().values() if any(word.startswith(f"--{of.section}.") for word in argv)}
-        sections = {of.section: of.settings() for of in given if of.settings and of.section not in base.sections}
+        owners = {of for of in kinds.tasks().values() if any(word.startswith(f"--{of.section}.") for word in argv)}
+        sections = {of.section: of.settings() for of in owners if of.settings and of.section not in base.sections}
         base = base.model_copy(update=sections)
-    chosen = base.model_copy(update={"model": model})
+    train = base.train.model_copy(update={"optimizer_options": {**base.train.optimizer_options, **of_optimizer}})
+    chosen = base.model_copy(update={"model": model, "train": train})
     arguments.check_owners(chosen, argv)
     return chosen
 
 
-def _split_options(argv: Sequence[str]) -> tuple[list[str], dict[str, object]]:
-    """Return the flags without `--model.options.NAME VALUE`, which tyro cannot know of, and these options."""
+def _split_options(argv: Sequence[str], prefix: str) -> tuple[list[str], dict[str, object]]:
+    """Return the flags without those of a prefix, such as `--model.options.NAME VALUE`, and these options.
+
+    tyro cannot know their names.
+    """
     rest, options = list[str](), dict[str, object]()
     words = iter(argv)
     for word in words:
-        if not word.startswith(OPTION):
+        if not word.startswith(prefix):
             rest.append(word)
             continue
-        name, assigned, value = word.removeprefix(OPTION).partition("=")
+        name, assigned, value = word.removeprefix(prefix).partition("=")
         value = value if assigned else next(words, "")
         if not name.isidentifier() or not value:
-            raise ConfigError(f"{word}: expected {OPTION}NAME VALUE")
+            raise ConfigError(f"{word}: expected {prefix}NAME VALUE")
         options[name] = read_value(value)
     return rest, options
 

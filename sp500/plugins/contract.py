@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import re
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from typing import Any
 
 from sp500.errors import ConfigError
@@ -24,12 +24,21 @@ REQUIRED = {
 OPTIONAL = {
     "model": "def model(self, config: RunConfig, dataset: Dataset) -> nn.Module:",
     "kept": "def kept(self, output: Tensor, target: Tensor) -> Tensor:",
+    "optimizer": "def optimizer(self, model: nn.Module, config: RunConfig) -> Optimizer:",
+    "optimizers": "def optimizers(self, model: nn.Module, config: RunConfig) -> dict[str, Optimizer]:",
+    "lr_factor": "def lr_factor(self, step: int, steps: int) -> float:",
     "predictions": "def predictions(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> pd.DataFrame:",
     "sample": "def sample(self, model: nn.Module, dataset: Dataset) -> str:",
     "excess_sharpe": (
         "def excess_sharpe(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> float | None:"
     ),
 }
+REPLACED = {
+    "optimizer": ("optimizer", "optimizer_options", "weight_decay", "decay"),
+    "optimizers": ("optimizer", "optimizer_options", "weight_decay", "decay"),
+    "lr_factor": ("schedule", "warmup", "lr_end"),
+}
+"""Settings of `train` that a task does not use if it has such a method. It may read `config.lr`."""
 OF_PRICES = {
     "features": "def features(self, prices: Prices) -> pd.DataFrame:",
     "target": "def target(self, prices: Prices, config: RunConfig) -> pd.DataFrame:",
@@ -99,6 +108,17 @@ def check_named_loss(task: object, own: Reference, name: str) -> None:
             f"train.loss {name} is not used by {own.path.name}: class {own.name} has a loss of its own; leave it out, "
             "or inherit the loss of sp500.PriceTask"
         )
+
+
+def check_unused(task: object, own: Reference, changed: Collection[str]) -> None:
+    """Raise ConfigError for a changed setting of `train` that a task, or its class, has a method in place of."""
+    for method, keys in REPLACED.items():
+        written = getattr(task, method, None)
+        unused = next((key for key in keys if key in changed), None)
+        if unused and written is not None and _find_class(written) != ":".join(TASK):
+            raise ConfigError(
+                f"train.{unused} is not used by {own.path.name}: class {own.name} has its own {method}; leave it out"
+            )
 
 
 def _find_base(maker: type, base: tuple[str, str]) -> type | None:

@@ -148,11 +148,14 @@ def _check_memory(where: str, model: nn.Module) -> None:
 
 
 def _check_step(where: str, task: Task, config: RunConfig, dataset: Dataset, model: nn.Module) -> None:
-    """Take one step as training does, and warn of weights that it leaves without a gradient."""
+    """Take one step as training does, check that the optimiser's state can be kept, and warn of weights that it leaves
+    without a gradient.
+    """
     plain = config.train.model_copy(update={"compile": False, "recompute": False, "amp": "none"})
     stepper = Stepper(task, model, config.model_copy(update={"train": plain}), SoloWorker(torch.device("cpu")), 1)
     stepper.start(1)
     stepper.take(next(Batches(dataset.train, torch.device("cpu")).in_order(FEW)), 0)
+    stepper.optimizers.dump_plain()
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     unused = [name for name, parameter in trained.items() if parameter.grad is None]
     if unused:

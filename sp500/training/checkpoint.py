@@ -81,10 +81,11 @@ class Opened(NamedTuple):
         """Return the worker's part of each tensor, placed as that of `like` is. All workers call it."""
         if self.tensors is None:
             return sharded.read(self.folder, file, like, alone=worker.world == 1)
-        return {
-            name: worker.distribute_tensor(value, like[name]) if name in like else value
-            for name, value in self.tensors[file].items()
-        }
+        placed: Tensors = {}
+        for name, value in self.tensors[file].items():
+            held = sharded.find_like(like, name)
+            placed[name] = value if held is None else worker.distribute_tensor(value, held)
+        return placed
 
 
 class Checkpoints:

@@ -174,13 +174,13 @@ class _Fitting:
 
     def _resume(self) -> bool:
         """Continue from the last checkpoint. Returns whether there is one."""
-        held = Snapshot(weights.dump(self.model), self.stepper.optimizer.parameters(), {})
+        held = Snapshot(weights.dump(self.model), self.stepper.optimizers.parameters(), {})
         resumed = self.checkpoints.resume(self.worker, held) if self.checkpoints else None
         if resumed is None:
             return False
         snapshot, self.best = resumed
         weights.load(self.model, snapshot.model)
-        self.stepper.optimizer.load(snapshot.optimizer)
+        self.stepper.optimizers.load(snapshot.optimizer, str(snapshot.progress.get("optimizer", "")))
         self.progress = TrainingState.parse(snapshot.progress)
         self.resumed = self.progress.epoch
         self.earlier = self.progress.partial.seconds if self.progress.partial else 0.0
@@ -227,8 +227,10 @@ class _Fitting:
         self.worker.report(metrics)
 
     def _save(self, checkpoints: Keeper) -> None:
-        state = Snapshot(weights.dump(self.model), self.stepper.optimizer.dump(), self.progress.dump(), self.best)
-        checkpoints.save(state, self.worker)
+        optimizers, progress = self.stepper.optimizers, self.progress.dump()
+        if plain := optimizers.dump_plain():
+            progress["optimizer"] = plain
+        checkpoints.save(Snapshot(weights.dump(self.model), optimizers.dump(), progress, self.best), self.worker)
 
     def _train(self, number: int) -> PartialEpoch:
         """Train for one pass, or the rest of it."""

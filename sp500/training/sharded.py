@@ -79,13 +79,21 @@ def read(folder: Path, group: str, like: Mapping[str, Tensor], *, alone: bool) -
     for key, kind in reader.read_metadata().state_dict_metadata.items():
         own, _, name = key.partition("/")
         if own == group and isinstance(kind, TensorStorageMetadata):
-            whole = name not in like
+            held = find_like(like, name)
             tensors[key] = (
-                torch.empty(kind.size, dtype=kind.properties.dtype) if whole else torch.empty_like(like[name])
+                torch.empty(kind.size, dtype=kind.properties.dtype)
+                if held is None or held.shape != kind.size
+                else torch.empty_like(held)
             )
     with _quiet():
         load(tensors, storage_reader=reader, no_dist=alone)
     return {key.partition("/")[2]: value for key, value in tensors.items()}
+
+
+def find_like(like: Mapping[str, Tensor], name: str) -> Tensor | None:
+    """Return the tensor of a name, or of its beginning: an optimiser's `3.exp_avg` is held as parameter `3` is."""
+    held = like.get(name)
+    return like.get(name.rpartition(".")[0]) if held is None else held
 
 
 def _hashes(folder: Path, rank: int) -> dict[str, str] | OSError:

@@ -15,14 +15,19 @@ from torch import Tensor, nn
 from sp500.config import RunConfig, TrainConfig
 from sp500.data.batches import Batch, parts
 from sp500.models import dropout, stack
-from sp500.training.optimizer import AdamW
-from sp500.training.task import Task
+from sp500.training.optimizer import Optimizers
+from sp500.training.task import Scheduled, Task
 from sp500.training.worker import Worker
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 FALL = 0.2
 """Share of the steps after the warm-up in which wsd falls (warm-up, stable, decay: Hu et al. 2024, arXiv:2404.06395).
 """
+RISE, START, END = 0.3, 25.0, 1e4
+"""Of onecycle, as torch's OneCycleLR (Smith and Topin 2018, arXiv:1708.07120): the share of steps in which the rate
+rises if there is no warm-up, its highest over its first value, and its first over its last."""
+MOMENTUM = 0.85, 0.95
+"""Of onecycle: at the highest rate, and at both ends."""
 
 
 class Stepper:
@@ -40,9 +45,8 @@ class Stepper:
         if train.compile:
             self.dropout.disable_compile()
             self._wrapped = torch.compile(self._wrapped)  # type: ignore[assignment] # it is a module
-        self.optimizer = AdamW(
-            groups(self._parameters, train), lr=config.lr, weight_decay=train.weight_decay, fused=True
-        )
+        own = (type(task).optimizer, type(task).optimizers) != (Task.optimizer, Task.optimizers)
+        self.optimizers = Optimizers(task.optimizers(model, config), own=own)
 
     def start(self, epoch: int) -> None:
         """Begin an epoch."""
@@ -52,10 +56,9 @@ class Stepper:
     def take(self, batch: Batch, step: int) -> Tensor:
         """Update the weights. Returns the loss summed over this rank's windows. `step` counts from 0."""
         train = self._config.train
-        if train.schedule != "constant" or train.warmup:
-            for group in self.optimizer.param_groups:
-                group["lr"] = self._config.lr * lr_factor(train, step, self._steps)
-        self.optimizer.zero_grad(set_to_none=True)
+        self._schedule(step)
+        for optimizer in self.optimizers.named.values():
+            optimizer.zero_grad(set_to_none=True)
         *first, last = parts(batch, train.micro_batch)
         losses = []
         for part in first:
@@ -68,8 +71,19 @@ class Stepper:
             norm = self._worker.full_tensor(nn.utils.clip_grad_norm_(self._parameters, train.clip))
             # A gradient whose norm overflows is clipped to nothing: 0 x infinity makes the loss show it.
             loss_sum = loss_sum + 0.0 * norm
-        self.optimizer.step()
+        for optimizer in self.optimizers.named.values():
+            optimizer.step()
         return loss_sum
+
+    def _schedule(self, step: int) -> None:
+        """Set learning rate and momentum of a step."""
+        train = self._config.train
+        if isinstance(self._task, Scheduled):
+            self.optimizers.scale_rates(self._task.lr_factor(step, self._steps))
+        elif train.schedule != "constant" or train.warmup:
+            self.optimizers.scale_rates(lr_factor(train, step, self._steps))
+        if train.schedule == "onecycle":
+            self.optimizers.set_momentum(one_cycle(train, step, self._steps, (MOMENTUM[1], *MOMENTUM)))
 
     def _backward(self, part: Batch) -> Tensor:
         self.dropout.windows = part.windows
@@ -88,17 +102,10 @@ class Stepper:
         return loss.detach()
 
 
-def groups(parameters: list[nn.Parameter], train: TrainConfig) -> list[dict[str, object]]:
-    """Return parameters by their weight decay, in the form of torch's optimisers."""
-    if train.decay == "all":
-        return [{"params": parameters}]
-    matrices = [parameter for parameter in parameters if parameter.ndim > 1]
-    others = [parameter for parameter in parameters if parameter.ndim < 2]
-    return [{"params": matrices}, {"params": others, "weight_decay": 0.0}]
-
-
 def lr_factor(train: TrainConfig, step: int, steps: int) -> float:
     """Return the factor of the learning rate at a step, counted from 0, of `steps` (1 or more). Its maximum is 1."""
+    if train.schedule == "onecycle":
+        return one_cycle(train, step, steps, (1 / START, 1.0, 1 / START / END))
     warm = math.ceil(round(train.warmup * steps, 6))
     if step < warm:
         return (step + 1) / warm
@@ -110,3 +117,13 @@ def lr_factor(train: TrainConfig, step: int, steps: int) -> float:
         "wsd": max(done - (1 - FALL), 0.0) / FALL,
     }
     return 1 - (1 - train.lr_end) * fallen[train.schedule]
+
+
+def one_cycle(train: TrainConfig, step: int, steps: int, values: tuple[float, float, float]) -> float:
+    """Return the value of a step on two halves of a cosine between three values: the second is where the rise ends."""
+    top = (train.warmup or RISE) * steps - 1
+    if top > 0 and step <= top:
+        start, end, done = values[0], values[1], step / top
+    else:
+        start, end, done = values[1], values[2], (step - max(top, 0)) / max(steps - 1 - max(top, 0), 1)
+    return end + (start - end) / 2 * (math.cos(math.pi * done) + 1)

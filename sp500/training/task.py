@@ -10,11 +10,13 @@ from typing import ClassVar, Protocol, runtime_checkable
 import numpy as np
 import pandas as pd
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from sp500.config import RunConfig
 from sp500.data.windows import Dataset, Windows
 from sp500.models import catalog
 from sp500.runs.results import Metrics
+from sp500.training import optimizer
 
 
 @runtime_checkable
@@ -43,6 +45,14 @@ class Task(Protocol):
         """Return the sum over the batch of the loss of these outputs against target [batch] or [batch, window]."""
         ...
 
+    def optimizer(self, model: nn.Module, config: RunConfig) -> Optimizer:
+        """Return the optimiser of a model: by default that which `train.optimizer` names."""
+        return optimizer.build(model, config)
+
+    def optimizers(self, model: nn.Module, config: RunConfig) -> dict[str, Optimizer]:
+        """Return optimisers by name. Each step updates by all of them."""
+        return {optimizer.MAIN: self.optimizer(model, config)}
+
     def kept(self, output: Tensor, target: Tensor) -> Tensor:
         """Return the few numbers [batch, number] that a window is judged by: by default its outputs."""
         return output
@@ -56,6 +66,15 @@ class Task(Protocol):
         """Return one row per window: what was kept, and the target if that is one number."""
         columns = {f"output_{number}": output[:, number] for number in range(output.shape[1])}
         return pd.DataFrame(columns | ({"target": windows.targets} if windows.targets.ndim == 1 else {}))
+
+
+@runtime_checkable
+class Scheduled(Protocol):
+    """A task with a schedule of its own."""
+
+    def lr_factor(self, step: int, steps: int) -> float:
+        """Return what the learning rates are multiplied by at a step, counted from 0, of `steps`."""
+        ...
 
 
 @runtime_checkable

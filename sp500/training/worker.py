@@ -167,7 +167,7 @@ class GroupWorker:
             return whole
         from torch.distributed.tensor import DTensor, distribute_tensor
 
-        if not isinstance(like, DTensor):  # a buffer
+        if not isinstance(like, DTensor) or whole.shape != like.shape:  # a buffer, or a single number
             return whole
         moved = whole.to(self.device)
         # None: every rank has read the whole tensor, so nothing is sent.

@@ -116,6 +116,24 @@ JUDGED = {
 }
 
 
+@pytest.mark.parametrize(
+    ("method", "train", "said"),
+    [
+        ("def optimizer(self, model, config)", {"weight_decay": 0.1}, "weight_decay is not used .* its own optimizer"),
+        ("def lr_factor(self, step, steps)", {"schedule": "cosine"}, "schedule is not used .* its own lr_factor"),
+    ],
+)
+def test_setting_that_a_method_of_the_task_replaces_is_refused(
+    tmp_path: Path, method: str, train: dict[str, object], said: str
+) -> None:
+    from sp500.config import RunConfig
+
+    path = file_of(tmp_path, f"{TASK}\n    {method}:\n        pass\n")
+    config = RunConfig.model_validate({"task": f"{path}:Good", "train": train})
+    with pytest.raises(ConfigError, match=said):
+        config.check_judge(source.load(config.own_task))
+
+
 @pytest.mark.parametrize("where", [*OTHER_LOSS, *JUDGED])
 def test_task_whose_loss_a_built_in_judge_does_not_know_is_refused_before_its_data(
     where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

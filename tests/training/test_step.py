@@ -25,7 +25,8 @@ from sp500.tasks import catalog, language
 from sp500.training import evaluation
 from sp500.training.checkpoint import Checkpoints, Snapshot
 from sp500.training.loop import FitResult, fit
-from sp500.training.step import Stepper, groups, lr_factor
+from sp500.training.optimizer import groups
+from sp500.training.step import Stepper, lr_factor
 from sp500.training.worker import SoloWorker, Worker
 
 MakeDataset = Callable[..., Dataset]
@@ -101,7 +102,7 @@ def test_loop_gives_each_step_its_rate(text: Dataset, monkeypatch: pytest.Monkey
 
     def noted(self: Stepper, batch: object, step: int) -> Tensor:
         found = take(self, batch, step)
-        rates.append(self.optimizer.param_groups[0]["lr"])
+        rates.append(self.optimizers.param_groups[0]["lr"])
         return found
 
     monkeypatch.setattr(Stepper, "take", noted)
