@@ -79,12 +79,10 @@ def trading(position: np.ndarray, index: pd.DataFrame, *, cost_bps: float, horiz
     Annualised with 252 days, no risk-free rate (Sharpe 1994). `excess` describes the returns in excess of always being
     long, which `deflated_sharpe` needs.
     """
-    gross = _portfolio_returns(position, index)
+    gross, turnover = earn(position, index, horizon=horizon)
     positions = _positions(position, index)
-    turnover = _turnover(positions, horizon)
-    net = gross - turnover * cost_bps / 1e4
     year = math.sqrt(TRADING_DAYS / horizon)
-    ratios = {"sharpe": gross, "sharpe_after_cost": net}
+    ratios = {"sharpe": gross, "sharpe_after_cost": gross - turnover * cost_bps / 1e4}
     annual = {name: _annual(returns, horizon, year) for name, returns in ratios.items()}
     intervals = {f"{name}_interval": _sharpe_interval(returns, horizon, year) for name, returns in ratios.items()}
     apart = int(((positions != 1) & positions.notna()).any(axis=1).sum())
@@ -93,15 +91,23 @@ def trading(position: np.ndarray, index: pd.DataFrame, *, cost_bps: float, horiz
     return {**annual, **intervals, "turnover": float(turnover.mean()), "excess": {**moments, "days_apart": apart}}
 
 
+def earn(position: np.ndarray, index: pd.DataFrame, *, horizon: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """Return what `position` [sample] earns over the horizon [day], and the share of the capital traded [day].
+
+    The capital is spread evenly over the tickers of a day, so that a position of 2 is twice a ticker's share.
+    """
+    return _portfolio_returns(position, index), _turnover(_positions(position, index), horizon)
+
+
 def growth(position: np.ndarray, index: pd.DataFrame, *, cost_bps: float, horizon: int = 1) -> Metrics:
     """Return the growth of 1 by holding `position` [sample] as in `trading`, after costs, with all earnings reinvested.
 
     `dates` and `values` after the last trade of each month. With a horizon above 1 only every horizon-th day trades,
     from the first on.
     """
-    cost = _turnover(_positions(position, index), horizon) * cost_bps / 1e4
+    gross, turnover = earn(position, index, horizon=horizon)
     days = np.unique(index["date"].to_numpy())[::horizon]
-    value = np.cumprod(1 + (_portfolio_returns(position, index) - cost)[::horizon])
+    value = np.cumprod(1 + (gross - turnover * cost_bps / 1e4)[::horizon])
     month = days.astype("datetime64[M]")
     last = np.flatnonzero(np.append(month[1:] != month[:-1], True))
     return {"dates": np.datetime_as_string(days[last], unit="D").tolist(), "values": value[last].tolist()}

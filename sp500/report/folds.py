@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from scipy.special import stdtrit
 
 from sp500 import formatting
+from sp500.breakdown import add_scores
 from sp500.config.task import TaskKind, of_record
 from sp500.formatting import (
     METRIC,
@@ -28,6 +29,7 @@ from sp500.formatting import (
     some,
 )
 from sp500.report import tables
+from sp500.report.models.details import by_ticker
 from sp500.report.models.results import Group, model_name
 from sp500.report.models.scores import METRICS, SCALED, Metric, columns, explain_improvement, own_names
 from sp500.report.section import Runs, Section
@@ -84,7 +86,8 @@ class FoldSection(Section):
             return ()
         others = tables.list_earlier(found.name, list_earlier(runs.records), ("walk-forward run", "walk-forward runs"))
         failed = [f"Fold {row['fold']} failed: {row['reason']}" for row in found.folds or () if row["status"] != "ok"]
-        return (*others, _figure(found), _table(found), *failed)
+        parts = (*others, _figure(found), _table(found), _by_ticker(found), *failed)
+        return tuple(part for part in parts if part is not None)
 
     def numbers(self, found: RunRecord | None, runs: Runs) -> dict[str, list[FoldRow]]:
         """Return its folds."""
@@ -255,6 +258,13 @@ def _table(record: RunRecord) -> Table:
     return tables.table(
         f"Every fold of {record.name}", cell_rows, text=text, kinds=[*kinds, "naive", "naive"], note=_note(record)
     )
+
+
+def _by_ticker(record: RunRecord) -> Table | None:
+    """Return a table of the tickers over the tests of all folds; None for one ticker and for earlier versions."""
+    tests = [details for row in _good(record) if (details := row.get("breakdown"))]
+    scores = add_scores([{score["ticker"]: score for score in details["tickers"]} for details in tests])
+    return by_ticker(f"Every ticker of {record.name}, all folds together", scores)
 
 
 def _note(record: RunRecord) -> str:

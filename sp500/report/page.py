@@ -28,6 +28,7 @@ from sp500.report.section import Runs, Section
 from sp500.report.serving import ServingSection
 from sp500.report.tables import Table
 from sp500.runs.cost import RateTable
+from sp500.runs.details import Importance
 from sp500.runs.record import EpochMetrics, RunRecord
 from sp500.runs.trials import TrialResult
 
@@ -82,12 +83,14 @@ def write(
     rates: RateTable | None = None,
     unended: Sequence[RunRecord] = (),
     damaged: Sequence[str] = (),
+    importance: Mapping[str, Importance] | None = None,
 ) -> Report:
-    """Write the report of `records`, oldest first, into the folder `out`; epochs and trials go by their run's name.
+    """Write the report of `records`, oldest first, into the folder `out`; epochs, trials and importance go by
+    their run's name.
 
     `unended` left no record and only cost something; `damaged` says what is wrong with each run that cannot be read.
     """
-    runs = Runs(records, epochs, trials, rates, unended, damaged)
+    runs = Runs(records, epochs, trials, rates, unended, damaged, importance or {})
     missing, numbers, verdicts, shown = _fill_commands(records), dict[str, object](), dict[str, list[str]](), []
     for section in SECTIONS:
         found = section.collect(runs)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from sp500.report import costs
 from sp500.report.costs import Costs
 from sp500.runs.cost import RateTable
+from sp500.runs.details import Importance
 from sp500.runs.record import EpochMetrics, RunRecord
 from sp500.runs.trials import TrialResult
 
@@ -31,6 +32,8 @@ class Runs:
     """Runs that left no record, and only cost something."""
     damaged: Sequence[str] = ()
     """Problem of each run that cannot be read."""
+    importance: Mapping[str, Importance] = field(default_factory=dict)
+    """What `sp500 importance` found, by the run's name."""
 
     @cached_property
     def costs(self) -> Costs:

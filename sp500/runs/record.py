@@ -19,6 +19,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from sp500.config import RunConfig
 from sp500.machine.cores import usable_cores
 from sp500.plugins import source
+from sp500.runs.details import Breakdown
 from sp500.runs.results import DataCard, FoldRow, Metrics, Refit, ScaleRow, SearchSummary, SeedRow, ServeRow
 from sp500.schema import override
 from sp500.version import __version__
@@ -148,6 +149,8 @@ class RunRecord(Plain):
     data: DataCard = Field(default_factory=DataCard)
     metrics: Metrics = Field(default_factory=dict)
     """`valid`, `test` and `naive`."""
+    breakdown: Breakdown | None = None
+    """Of a model of prices: its test by ticker, year, portfolio and size of the forecast."""
     best_loss: float | None = None
     """Lowest mean validation loss, that of `best_epoch`."""
     untrained_loss: float | None = None

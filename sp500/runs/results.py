@@ -9,6 +9,8 @@ from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
 
+from sp500.runs.details import Breakdown
+
 Metrics = dict[str, Any]
 """Numbers by name, which depend on the task; `NAME_interval` is the 95% interval [low, high] of NAME."""
 Overrides = dict[str, Any]
@@ -59,10 +61,8 @@ class DataCard(TypedDict, total=False):
 class Improvement(TypedDict):
     """Share by which a model's error is below that of the best naive forecast, with a 95% interval."""
 
-    over: str
-    """Name of the naive forecast."""
-    metric: str
-    """mse | error_rate"""
+    over: str  # name of the naive forecast
+    metric: str  # mse | error_rate | ...
     value: float | None
     low: float | None
     high: float | None
@@ -108,6 +108,7 @@ class FoldRow(FoldDates):
     improvement: NotRequired[Improvement]
     test: NotRequired[Metrics]
     naive: NotRequired[dict[str, Metrics]]
+    breakdown: NotRequired[Breakdown | None]
     device: NotRequired[str]
     peak_worker_bytes: NotRequired[int]
 
@@ -395,8 +396,7 @@ class Backtest(TypedDict):
     seconds: float
     seconds_low: float
     seconds_high: float
-    measured: float
-    """Mean of those runs with the most windows."""
+    measured: float  # mean of those runs with the most windows
     error_percent: float
     within: bool  # its range
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import re
 import shutil
@@ -25,19 +26,21 @@ from pathlib import Path
 
 import yaml
 from filelock import FileLock, Timeout
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from sp500.config import RUN_NAME
 from sp500.errors import ConfigError, DiskError, RunExists, RunLocked
 from sp500.machine.disk import append_durably, explain_errors, write_atomic
 from sp500.machine.locks import acquire
 from sp500.runs import checksums
+from sp500.runs.details import Importance
 from sp500.runs.record import EpochMetrics, PlannedSearch, RunRecord
 
 # What an attempt leaves that ended before its first epoch, trial or fold.
 BEGINNING = {"config.yaml", "started.json", "record.json", "source", ".lock", ".holder"}
 # The report's folder among the runs.
 REPORT = "report"
+IMPORTANCE = "importance.json"
 CLOSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
@@ -169,6 +172,21 @@ class Run:
                 ) from error
             epochs[epoch.epoch] = epoch
         return [epochs[number] for number in sorted(epochs)]
+
+    def write_importance(self, importance: Importance) -> None:
+        """Write what the model's inputs are worth, next to the record, which stays as it is."""
+        write_atomic(self.path / IMPORTANCE, json.dumps(importance, indent=1) + "\n")
+
+    def importance(self) -> Importance | None:
+        """Read what `write_importance` wrote; None if it was never asked for. Raises ConfigError for a damaged file."""
+        path = self.path / IMPORTANCE
+        try:
+            return TypeAdapter(Importance).validate_json(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else _first_line(error)
+            raise ConfigError(f"{path} cannot be used ({reason}); delete it") from error
 
     @contextmanager
     def following(self, on_epoch: Callable[[EpochMetrics], None]) -> Iterator[None]:

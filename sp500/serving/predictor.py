@@ -68,12 +68,17 @@ class Predictor:
             if isinstance(self.task, Generative):
                 metrics["test"]["sample"] = self.task.sample(self.model, dataset)
             return metrics
-        # The epoch was chosen by another model, which the validation metrics are of.
         assert dataset.valid is not None
-        choice = recipe.read(self.folder, self.task, self.config, "checkpoints-choice").model
+        choice = self.read_chosen()
         whole = self.task.prepare(refit.settings(self.config, self._refit_epochs))
         test = refit.in_units_of(dataset, self.predict(whole.test), whole)
         return self.task.judge({"valid": self.predict(dataset.valid, choice), "test": test}, dataset)
+
+    def read_chosen(self) -> nn.Module:
+        """Return the model that has not seen the validation windows: of a run with train.refit not the one served."""
+        if not self._refit_epochs:
+            return self.model
+        return recipe.read(self.folder, self.task, self.config, "checkpoints-choice").model
 
     def predict(self, windows: Windows, model: nn.Module | None = None) -> np.ndarray:
         """Return what the task keeps of the outputs for these windows [window, number], as training did."""

@@ -26,7 +26,7 @@ from sp500.runs.store import Run
 from sp500.tasks import catalog
 from sp500.training import checkpoint, recipe, refit
 from sp500.training.loop import FitResult, fit
-from sp500.training.task import Generative, Publishing, Task
+from sp500.training.task import Detailed, Generative, Publishing, Task
 from sp500.training.throughput import ModelCost, add_matmul, count_cost, count_versions, describe
 from sp500.training.worker import SoloWorker, device
 
@@ -69,7 +69,8 @@ def train(
     _add_sample(task, model, dataset, metrics, run)
     own: SeedRow = {"seed": config.train.seed, "best_epoch": result.best_epoch, "test": metrics["test"]}
     facts: dict[str, object] = {"metrics": metrics, "peak_memory_bytes": largest, "refit": refitted}
-    facts |= {"data": _add_notes(record.data, model)}
+    details = task.break_down(result.outputs["test"], dataset) if isinstance(task, Detailed) else None
+    facts |= {"data": _add_notes(record.data, model), "breakdown": details}
     facts |= {"throughput": describe(cost, result, config), "seeds": [own, *others] if others else None}
     return record.model_copy(update=facts)
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from sp500 import metrics
+from sp500.breakdown import break_down
 from sp500.config import RunConfig
 from sp500.data import pipeline
 from sp500.data.columns import Hooks
@@ -25,9 +26,13 @@ from sp500.data.windows import Dataset, Windows
 from sp500.errors import ConfigError, DataError
 from sp500.formatting import reference_name
 from sp500.plugins import source
+from sp500.runs.details import Breakdown
 from sp500.runs.results import Metrics
 from sp500.tasks import losses
 from sp500.training.task import Task
+
+INDEX = {"date", "ticker", "return", "previous"}
+"""Columns of the index of windows of prices."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +149,58 @@ class PriceTask(Task):
             return {self._constant: constant}
         return {"zero": 0.0, self._constant: constant, "previous": last_return(close, self.config.data.horizon)}
 
+    def break_down(self, output: np.ndarray, dataset: Dataset) -> Breakdown | None:
+        """Return the details of the test by ticker, year, portfolio and size of the forecast; None without dates."""
+        test = dataset.test
+        if test.index is None or output.shape[1:] != (1,) or not {*test.index} >= INDEX:
+            return None  # arrays, or a prepare or a model of the user's own with other windows or outputs
+        forecast = self.forecast(output, dataset)
+        rivals = {name: self.compute_losses(rival, test, dataset) for name, rival in self.list_naive(dataset).items()}
+        best = min(rivals, key=lambda name: rivals[name].mean())
+        table = test.index[["date", "ticker", "return"]].assign(
+            forecast=forecast,
+            target=self.find_truth(test, dataset),
+            loss=self.compute_losses(forecast, test, dataset),
+            naive=rivals[best],
+            right=self.find_hits(forecast, test, dataset),
+        )
+        return break_down(
+            table,
+            self.take_position(forecast) if self._is_traded else None,
+            metric=self.metric,
+            over=best,
+            cost_bps=self.config.eval.cost_bps,
+            horizon=self.config.data.horizon,
+        )
+
+    def compute_losses(self, forecast: np.ndarray, part: Windows, dataset: Dataset) -> np.ndarray:
+        """Return the loss [window] by which the verdict is."""
+        target, scale = truth(part, dataset), dataset.target_scale
+        if not self._has_own_loss:
+            return losses.compute_losses(self.config.train, forecast, target, scale)
+        output, y = (torch.from_numpy(values / scale)[:, None] for values in (forecast, target))
+        return np.array([float(self.loss(row[None], goal)) for row, goal in zip(output, y, strict=True)])
+
+    def find_truth(self, part: Windows, dataset: Dataset) -> np.ndarray:
+        """Return what came [window], as forecasts are of it."""
+        return truth(part, dataset)
+
+    def find_hits(self, forecast: np.ndarray, part: Windows, dataset: Dataset) -> np.ndarray:
+        """Return whether the direction was right [window]; NaN where nothing moved, or no direction is forecast."""
+        target = truth(part, dataset)
+        if not self._is_traded or not forecast.any():
+            return np.full(len(target), np.nan)
+        return np.where(target != 0, np.sign(forecast) == np.sign(target), np.nan)
+
+    def take_position(self, forecast: np.ndarray) -> np.ndarray:
+        """Return the position that a forecast means: long or short by its sign."""
+        return np.asarray(np.sign(forecast))
+
+    @property
+    def metric(self) -> str:
+        """The metric of the verdict."""
+        return self._key
+
     def excess_sharpe(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> float | None:
         """Return the ratio of going long if the forecast is above zero and short if below; None if it is not traded."""
         if not self._is_traded:
@@ -204,6 +261,10 @@ class PriceTask(Task):
 
     def _truth(self, part: Windows, dataset: Dataset) -> np.ndarray:
         return truth(part, dataset)
+
+    def list_naive(self, dataset: Dataset) -> dict[str, np.ndarray]:
+        """Return the naive forecasts of the test by name, in units of the target."""
+        return self._list_naive(dataset.test, dataset)
 
     def _list_naive(self, part: Windows, dataset: Dataset) -> dict[str, np.ndarray]:
         count = len(part)

@@ -51,8 +51,10 @@ class Direction(PriceTask):
             for name, part in prices.splits(dataset)
         }
         if self._is_traded:
-            scores["test"] |= prices.growth(self._position(_probability(outputs["test"])), dataset.test, self.config)
-        forecasts = self._naive(dataset)
+            scores["test"] |= prices.growth(
+                self.take_position(_probability(outputs["test"])), dataset.test, self.config
+            )
+        forecasts = self.list_naive(dataset)
         naive = {name: self._score_class(forecast, dataset.test) for name, forecast in forecasts.items()}
         # A class is not a probability: the majority class counts as the training share of ups.
         share = np.full(len(dataset.test), 1 / (1 + math.exp(-dataset.naive_output)))
@@ -62,8 +64,8 @@ class Direction(PriceTask):
             "over": best,
             "metric": "error_rate",
             **metrics.improvement(
-                self._wrong(_probability(outputs["test"]), dataset.test),
-                self._wrong(forecasts[best], dataset.test),
+                self.compute_losses(_probability(outputs["test"]), dataset.test, dataset),
+                self.compute_losses(forecasts[best], dataset.test, dataset),
                 prices.list_days(dataset.test),
                 horizon=self.config.data.horizon,
             ),
@@ -89,21 +91,36 @@ class Direction(PriceTask):
         """Of going long where the probability of up reaches `eval.threshold` and short elsewhere."""
         if not self._is_traded:
             return None
-        return prices.excess_sharpe(self._position(_probability(output)), windows, self.config)
+        return prices.excess_sharpe(self.take_position(_probability(output)), windows, self.config)
 
     @property
     def _is_traded(self) -> bool:
         return not self._has_own_target if self.traded is None else self.traded
 
-    def _naive(self, dataset: Dataset) -> dict[str, np.ndarray]:
+    def list_naive(self, dataset: Dataset) -> dict[str, np.ndarray]:
+        """Return the naive forecasts of the test by name, as probabilities of a rise."""
         forecasts = {"majority": np.full(len(dataset.test), float(dataset.naive_output >= 0))}
         if dataset.test.index is not None:
             forecasts["previous"] = (dataset.test.index["previous"].to_numpy() > 0).astype(np.float64)
         return forecasts
 
-    def _wrong(self, probability: np.ndarray, part: Windows) -> np.ndarray:
-        wrong = (probability >= self.config.eval.threshold) != (part.targets > 0.5)
+    def compute_losses(self, forecast: np.ndarray, part: Windows, dataset: Dataset) -> np.ndarray:
+        """Return 1 for a wrong class and 0 for a right one [window]."""
+        wrong = (forecast >= self.config.eval.threshold) != (part.targets > 0.5)
         return np.asarray(wrong, np.float64)
+
+    def find_truth(self, part: Windows, dataset: Dataset) -> np.ndarray:
+        """Return the classes [window]."""
+        return part.targets.astype(np.float64)
+
+    def find_hits(self, forecast: np.ndarray, part: Windows, dataset: Dataset) -> np.ndarray:
+        """Return 1 for a right class and 0 for a wrong one [window]."""
+        return 1 - self.compute_losses(forecast, part, dataset)
+
+    @property
+    def metric(self) -> str:
+        """The metric of the verdict."""
+        return "error_rate"
 
     def _score_class(self, probability: np.ndarray, part: Windows) -> Metrics:
         threshold = self.config.eval.threshold
@@ -111,10 +128,11 @@ class Direction(PriceTask):
         scores |= prices.cross_section(probability, part, self.config)
         if not self._is_traded:
             return scores
-        return scores | prices.score_trading(self._position(probability), part, self.config)
+        return scores | prices.score_trading(self.take_position(probability), part, self.config)
 
-    def _position(self, probability: np.ndarray) -> np.ndarray:
-        return np.where(probability >= self.config.eval.threshold, 1.0, -1.0)
+    def take_position(self, forecast: np.ndarray) -> np.ndarray:
+        """Return the position that a probability means: long from `eval.threshold` on, short below."""
+        return np.where(forecast >= self.config.eval.threshold, 1.0, -1.0)
 
 
 def _probability(output: np.ndarray) -> np.ndarray:

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from sp500.config import RunConfig
 from sp500.data.windows import Dataset, Windows
 from sp500.models import catalog
+from sp500.runs.details import Breakdown
 from sp500.runs.results import Metrics
 from sp500.training import optimizer
 
@@ -141,6 +142,15 @@ class Relative(Protocol):
         self, output: np.ndarray, fields: Mapping[str, pd.Series], dataset: Dataset
     ) -> tuple[float, dict[str, float]]:
         """Return the forecast after these prices from the model's output [1, number], and the naive forecasts."""
+        ...
+
+
+@runtime_checkable
+class Detailed(Protocol):
+    """A task whose test has details: tickers, years, portfolios."""
+
+    def break_down(self, output: np.ndarray, dataset: Dataset) -> Breakdown | None:
+        """Return the details of what is kept [window, number] of the test; None where dates are not known."""
         ...
 
 

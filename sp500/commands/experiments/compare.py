@@ -12,6 +12,7 @@ from sp500.errors import ConfigError, DiskError
 from sp500.runs.store import REPORT, RunStore
 
 if TYPE_CHECKING:
+    from sp500.runs.details import Importance
     from sp500.runs.trials import TrialResult
 
 
@@ -37,14 +38,17 @@ def act(config: Compare) -> Answer:
     runs = store.scan()
     damaged, records, epochs = list(runs.damaged), [], {}
     trials: dict[str, list[TrialResult]] = {}
+    importance: dict[str, Importance] = {}
     for record in runs.records:
         try:
             epochs[record.name] = store.epochs(record.name)
+            inputs = store.run(record.name).importance()
             results = Ledger(store.root / record.name).results.values() if record.search is not None else ()
         except ConfigError as error:
             damaged.append(str(error))
             continue
         trials |= {record.name: list(results)} if results else {}
+        importance |= {record.name: inputs} if inputs else {}
         records.append(record)
     out = config.out or config.runs_dir / REPORT
     if config.dry_run:
@@ -52,7 +56,9 @@ def act(config: Compare) -> Answer:
         plan = {"runs": names, "out": str(out), "damaged": damaged}
         return Answer(plan, "\n".join([f"would compare {len(records)} runs into {out}", *names, *damaged]))
     try:
-        report = page.write(records, epochs, trials, out, rates=rates, unended=runs.unended, damaged=damaged)
+        report = page.write(
+            records, epochs, trials, out, rates=rates, unended=runs.unended, damaged=damaged, importance=importance
+        )
     except DiskError:
         raise
     except OSError as error:

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypedDict
 
 from sp500 import formatting
 from sp500.config import TaskKind, kinds, task
+from sp500.runs.details import Breakdown
 from sp500.runs.experiments import JUDGED
 from sp500.runs.record import RunRecord
 from sp500.runs.results import Improvement, Metrics
@@ -62,6 +63,8 @@ class ModelRow(TypedDict):
     growth: Metrics | None
     """Growth of 1 by trading its forecasts, after costs: `dates`, `model`, `buy_and_hold`."""
     improvement: Improvement | None
+    breakdown: Breakdown | None
+    """The test in detail, of a model of prices."""
 
 
 @dataclass(frozen=True)
@@ -221,6 +224,7 @@ def _model(record: RunRecord, group: str | None, replaced: list[str]) -> ModelRo
         "test": test,
         "growth": growth,
         "improvement": improvement,
+        "breakdown": record.breakdown,
     }
 
 

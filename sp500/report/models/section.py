@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sp500 import formatting
-from sp500.report.models import figures, scores, verdicts
+from sp500.report.models import details, figures, scores, verdicts
 from sp500.report.models.results import Group, ModelRow, group_runs, list_without_metrics, make_rows
 from sp500.report.section import Runs, Section
 from sp500.report.tables import name_runs
@@ -31,6 +31,7 @@ class ModelSection(Section):
         drawn = [
             (
                 scores.comparison(group, runs.costs.cells),
+                *details.list_tables(group, runs.importance),
                 figures.improvements(group),
                 figures.curves(group, runs.epochs),
                 figures.growth(group),
@@ -44,8 +45,8 @@ class ModelSection(Section):
         return (*shown, *([seeds] if seeds else []), *_list_left_out(*found))
 
     def numbers(self, found: tuple[list[Group], list[ModelRow]], runs: Runs) -> dict[str, Any]:
-        """Return each model's row."""
-        return {"models": make_rows(*found)}
+        """Return each model's row, and importances by run."""
+        return {"models": make_rows(*found), "importance": dict(runs.importance)}
 
 
 def _sample(group: Group) -> str | None:
