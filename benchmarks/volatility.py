@@ -43,7 +43,7 @@ def record_folds() -> Iterator[list[tuple[pd.DataFrame, pd.DataFrame]]]:
     try:
         yield folds
     finally:
-        Volatility.judge = judge  # type: ignore[assignment, method-assign]
+        Volatility.judge = judge  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager

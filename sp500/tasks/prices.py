@@ -104,14 +104,14 @@ class PriceTask(Task):
         parts = dict(splits(dataset))
         forecasts = {name: self._restore(outputs[name], part, dataset) for name, part in parts.items()}
         scores = {
-            name: self._score(forecasts[name], self._truth(part, dataset), part, dataset)
+            name: self._score(forecasts[name], self.find_truth(part, dataset), part, dataset)
             | (buy_and_hold(part, self.config) if self._is_traded else {})
             for name, part in parts.items()
         }
         if self._is_traded:
             scores["test"] |= growth(np.sign(forecasts["test"]), dataset.test, self.config)
-        target = self._truth(dataset.test, dataset)
-        rivals = self._list_naive(dataset.test, dataset)
+        target = self.find_truth(dataset.test, dataset)
+        rivals = self.list_naive(dataset.test, dataset)
         naive = {name: self._score(forecast, target, dataset.test, dataset) for name, forecast in rivals.items()}
         best = metrics.best_naive(naive, self._key, largest=False)
         model, days = self._losses(forecasts["test"], target, dataset.test, dataset)
@@ -131,7 +131,7 @@ class PriceTask(Task):
     def predictions(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> pd.DataFrame:
         """Return the columns date, ticker (if known), forecast, target: log returns, or what the target is."""
         forecast = self._restore(output, windows, dataset)
-        return label_rows(windows, {"forecast": forecast, "target": self._truth(windows, dataset)})
+        return label_rows(windows, {"forecast": forecast, "target": self.find_truth(windows, dataset)})
 
     def encode(self, fields: Mapping[str, pd.Series], dataset: Dataset) -> np.ndarray:
         """Return X of the last days, as training had them."""
@@ -154,8 +154,9 @@ class PriceTask(Task):
         test = dataset.test
         if test.index is None or output.shape[1:] != (1,) or not {*test.index} >= INDEX:
             return None  # arrays, or a prepare or a model of the user's own with other windows or outputs
-        forecast = self.forecast(output, dataset)
-        rivals = {name: self.compute_losses(rival, test, dataset) for name, rival in self.list_naive(dataset).items()}
+        forecast = self._restore(output, test, dataset)
+        naive = self.list_naive(test, dataset)
+        rivals = {name: self.compute_losses(rival, test, dataset) for name, rival in naive.items()}
         best = min(rivals, key=lambda name: rivals[name].mean())
         table = test.index[["date", "ticker", "return"]].assign(
             forecast=forecast,
@@ -175,7 +176,7 @@ class PriceTask(Task):
 
     def compute_losses(self, forecast: np.ndarray, part: Windows, dataset: Dataset) -> np.ndarray:
         """Return the loss [window] by which the verdict is."""
-        target, scale = truth(part, dataset), dataset.target_scale
+        target, scale = self.find_truth(part, dataset), dataset.target_scale
         if not self._has_own_loss:
             return losses.compute_losses(self.config.train, forecast, target, scale)
         output, y = (torch.from_numpy(values / scale)[:, None] for values in (forecast, target))
@@ -259,14 +260,8 @@ class PriceTask(Task):
         """Return the forecasts [window] of a part from a model's outputs."""
         return self.forecast(output, dataset)
 
-    def _truth(self, part: Windows, dataset: Dataset) -> np.ndarray:
-        return truth(part, dataset)
-
-    def list_naive(self, dataset: Dataset) -> dict[str, np.ndarray]:
-        """Return the naive forecasts of the test by name, in units of the target."""
-        return self._list_naive(dataset.test, dataset)
-
-    def _list_naive(self, part: Windows, dataset: Dataset) -> dict[str, np.ndarray]:
+    def list_naive(self, part: Windows, dataset: Dataset) -> dict[str, np.ndarray]:
+        """Return the naive forecasts of a part by name, in units of the target."""
         count = len(part)
         constant = np.full(count, dataset.naive_output * dataset.target_scale)
         forecasts = {"zero": np.zeros(count), self._constant: constant}

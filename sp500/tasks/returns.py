@@ -54,7 +54,7 @@ class Direction(PriceTask):
             scores["test"] |= prices.growth(
                 self.take_position(_probability(outputs["test"])), dataset.test, self.config
             )
-        forecasts = self.list_naive(dataset)
+        forecasts = self.list_naive(dataset.test, dataset)
         naive = {name: self._score_class(forecast, dataset.test) for name, forecast in forecasts.items()}
         # A class is not a probability: the majority class counts as the training share of ups.
         share = np.full(len(dataset.test), 1 / (1 + math.exp(-dataset.naive_output)))
@@ -97,11 +97,11 @@ class Direction(PriceTask):
     def _is_traded(self) -> bool:
         return not self._has_own_target if self.traded is None else self.traded
 
-    def list_naive(self, dataset: Dataset) -> dict[str, np.ndarray]:
-        """Return the naive forecasts of the test by name, as probabilities of a rise."""
-        forecasts = {"majority": np.full(len(dataset.test), float(dataset.naive_output >= 0))}
-        if dataset.test.index is not None:
-            forecasts["previous"] = (dataset.test.index["previous"].to_numpy() > 0).astype(np.float64)
+    def list_naive(self, part: Windows, dataset: Dataset) -> dict[str, np.ndarray]:
+        """Return the naive forecasts of a part by name, as probabilities of a rise."""
+        forecasts = {"majority": np.full(len(part), float(dataset.naive_output >= 0))}
+        if part.index is not None:
+            forecasts["previous"] = (part.index["previous"].to_numpy() > 0).astype(np.float64)
         return forecasts
 
     def compute_losses(self, forecast: np.ndarray, part: Windows, dataset: Dataset) -> np.ndarray:

@@ -80,7 +80,7 @@ class Volatility(PriceTask):
 
     def predictions(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> pd.DataFrame:
         """Return the columns date, ticker, forecast, target: log volatility; and each naive forecast."""
-        naive = {f"naive_{name}": values for name, values in self._list_naive(windows, dataset).items()}
+        naive = {f"naive_{name}": values for name, values in self.list_naive(windows, dataset).items()}
         return super().predictions(output, windows, dataset).assign(**naive)
 
     def judge(self, outputs: dict[str, np.ndarray], dataset: Dataset) -> Metrics:
@@ -89,14 +89,14 @@ class Volatility(PriceTask):
         QLIKE needs validation dates: on them each forecast, the model's and the naive ones, is made unbiased.
         """
         scores, test = super().judge(outputs, dataset), dataset.test
-        target, days = self._truth(test, dataset), price_tasks.list_days(test)
-        forecasts = {"": self._restore(outputs["test"], test, dataset), **self._list_naive(test, dataset)}
+        target, days = self.find_truth(test, dataset), price_tasks.list_days(test)
+        forecasts = {"": self._restore(outputs["test"], test, dataset), **self.list_naive(test, dataset)}
         losses = {name: {"mse": (forecast - target) ** 2} for name, forecast in forecasts.items()}
         if dataset.valid is not None:
-            known = self._truth(dataset.valid, dataset)
+            known = self.find_truth(dataset.valid, dataset)
             valid = {
                 "": self._restore(outputs["valid"], dataset.valid, dataset),
-                **self._list_naive(dataset.valid, dataset),
+                **self.list_naive(dataset.valid, dataset),
             }
             for name, forecast in forecasts.items():
                 bias = float(np.log(np.exp(2 * (known - valid[name])).mean()))
@@ -173,10 +173,12 @@ class Volatility(PriceTask):
     def _restore(self, output: np.ndarray, part: Windows, dataset: Dataset) -> np.ndarray:
         return np.asarray(self.forecast(output, dataset) + _column(part, "ewma"))
 
-    def _truth(self, part: Windows, dataset: Dataset) -> np.ndarray:
+    def find_truth(self, part: Windows, dataset: Dataset) -> np.ndarray:
+        """Return log volatility [window]."""
         return np.asarray(_column(part, "target") + _column(part, "ewma"))
 
-    def _list_naive(self, part: Windows, dataset: Dataset) -> dict[str, np.ndarray]:
+    def list_naive(self, part: Windows, dataset: Dataset) -> dict[str, np.ndarray]:
+        """Return the naive forecasts of a part by name: log volatility."""
         fitted = {
             name: weights[0] + sum(w * _column(part, column) for column, w in zip(columns, weights[1:], strict=True))
             for name, (columns, weights) in dataset.state["rivals"].items()
