@@ -55,6 +55,7 @@ VERBS = {
     "runs show": ("runs:show", "Show what a run found."),
     "runs rm": ("runs:remove", "Delete runs."),
     "runs fetch": ("runs_fetch", "Copy a run from its archive."),
+    "judge": ("judge", "Judge forecasts that were made elsewhere, next to the runs."),
     "importance": ("importance", "Measure what the features and days of a trained model of prices are worth."),
     "serve": ("serving.serve", "Serve a trained run or a model over HTTP."),
     "models list": ("models:list_models", "List models, their versions and the runs that serve them."),

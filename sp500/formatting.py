@@ -34,7 +34,13 @@ METRIC = {
     "bits_per_byte": "test bits per byte",
 }
 STATUS = {"ok": "ok", "out_of_memory": "out of memory", "failed": "failed", "stopped": "stopped"}
-ARM = {"in_memory": "in memory", "ray": "Ray", "solo": "one process", "sequential": "one after another"}
+ARM = {
+    "in_memory": "in memory",
+    "ray": "Ray",
+    "solo": "one process",
+    "sequential": "one after another",
+    "elsewhere": "made elsewhere: gaps and leaks not checked",
+}
 
 
 def fixed(value: float | None, digits: int = 2, *, sign: bool = False) -> str:

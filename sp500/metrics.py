@@ -175,6 +175,19 @@ def deflated_sharpe(
     }
 
 
+def deflate_unknown(excess: Metrics, trials: int) -> Metrics | None:
+    """Return the same for `excess` of `trading`, of the best of tries whose ratios are not known.
+
+    Those of tries without skill deviate by 1 / sqrt(observations), the standard error of a ratio that is 0 (Lo 2002).
+    """
+    moments = excess["sharpe"], excess["skew"], excess["kurtosis"], excess["observations"]
+    if excess["days_apart"] < FEWEST_DAYS_APART or any(moment is None for moment in moments):
+        return None
+    # Ratios a and -a deviate by a times the root of 2.
+    each = 1 / math.sqrt(2 * excess["observations"])
+    return deflated_sharpe(moments[0], [each, -each, *[None] * (trials - 2)], *moments[1:])
+
+
 def classification(probability: np.ndarray, target: np.ndarray, threshold: float) -> Metrics:
     """Return accuracy, precision, recall, f1, ROC-AUC and confusion [[tn, fp], [fn, tp]] of P(target = 1) [sample]."""
     from sklearn import metrics

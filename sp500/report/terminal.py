@@ -10,6 +10,7 @@ from sp500.config.task import TaskKind, of_record
 from sp500.formatting import KEPT, NOTHING, against_naive, approx, fixed, seconds, shorten, size
 from sp500.report import folds
 from sp500.report.models import scores
+from sp500.report.models import verdicts as verdicts_of_models
 from sp500.report.scale import verdicts
 from sp500.report.scale.results import collect, rate
 from sp500.report.search import arms
@@ -38,6 +39,8 @@ def text(record: RunRecord, runs_dir: Path) -> str:
         lines += _scale(record)
     if record.folds is not None:
         lines += folds.lines(record)
+    elif record.elsewhere:
+        lines += [*_metrics(record), verdicts_of_models.tries(record.elsewhere["file"], record.elsewhere)]
     elif record.metrics:
         lines += [*_training(record), *_metrics(record), *_seeds(record)]
     if record.throughput:

@@ -127,3 +127,23 @@ class Importance(TypedDict):
     """Each with all its days."""
     lags: list[Part]
     """Each day of the window with all features: lag 0 is the day of the forecast."""
+
+
+class Elsewhere(TypedDict):
+    """Forecasts that no run of this project made."""
+
+    file: str
+    sha256: str
+    forecasts: int
+    """Rows of the file."""
+    judged: int
+    """Test windows that have a forecast."""
+    windows: int
+    """Test windows."""
+    tries: int
+    chance: float | None
+    """Of as large an improvement for the best of so many tries without skill."""
+    expected_max_sharpe: float | None
+    """Excess Sharpe ratio per trade that luck gives to the best of them."""
+    sharpe_probability: float | None
+    """That the true excess Sharpe ratio is above 0, so deflated."""

@@ -15,5 +15,5 @@ TITLES: Mapping[Experiment, str] = {
 }
 DISTRIBUTED: frozenset[Experiment] = frozenset({"train", "walk_forward", "scale"})
 """Those with --num-workers for their training. A search has one worker per trial by default."""
-JUDGED: frozenset[Experiment] = frozenset({"train", "tune"})
-"""Those whose run is one model with test metrics."""
+JUDGED = frozenset({"train", "tune", "judge"})
+"""Those whose run is one model with test metrics, and forecasts made elsewhere."""

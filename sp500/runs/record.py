@@ -19,7 +19,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from sp500.config import RunConfig
 from sp500.machine.cores import usable_cores
 from sp500.plugins import source
-from sp500.runs.details import Breakdown
+from sp500.runs.details import Breakdown, Elsewhere
 from sp500.runs.results import DataCard, FoldRow, Metrics, Refit, ScaleRow, SearchSummary, SeedRow, ServeRow
 from sp500.schema import override
 from sp500.version import __version__
@@ -157,6 +157,8 @@ class RunRecord(Plain):
     """Mean validation loss before the first epoch: of prices that of the naive forecast which training starts from."""
     best_epoch: int | None = None
     """0: the untrained model, which makes the naive forecast, had the lowest validation loss."""
+    elsewhere: Elsewhere | None = None
+    """Of forecasts that were not made here."""
     refit: Refit | None = None
     """Of a run with train.refit."""
     seeds: list[SeedRow] | None = None

@@ -142,6 +142,10 @@ class PriceTask(Task):
         """Return log returns, or what the target is."""
         return output[:, 0].astype(np.float64) * dataset.target_scale
 
+    def invert_forecast(self, forecast: np.ndarray, dataset: Dataset) -> np.ndarray:
+        """Return the output [window, 1] that `forecast` would give these forecasts for."""
+        return np.asarray(forecast[:, None] / dataset.target_scale)
+
     def naive(self, close: pd.Series, dataset: Dataset) -> dict[str, float]:
         """Return the naive forecasts: zero, the best constant, the last return over the horizon."""
         constant = dataset.naive_output * dataset.target_scale

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from sp500 import metrics
 from sp500.data.windows import Dataset, Windows
+from sp500.errors import DataError
 from sp500.runs.results import Metrics
 from sp500.tasks import prices
 from sp500.tasks.prices import PriceTask
@@ -79,6 +80,13 @@ class Direction(PriceTask):
     def forecast(self, output: np.ndarray, dataset: Dataset) -> np.ndarray:
         """Return probabilities of a rise."""
         return _probability(output)
+
+    def invert_forecast(self, forecast: np.ndarray, dataset: Dataset) -> np.ndarray:
+        """Return log odds [window, 1]. Raises DataError for what is no probability."""
+        if ((forecast < 0) | (forecast > 1)).any():
+            raise DataError(f"forecasts of a direction are probabilities, from 0 to 1; got {forecast.min():g}")
+        with np.errstate(divide="ignore"):  # the odds of 1 are infinite
+            return np.asarray(np.log(forecast / (1 - forecast)))[:, None]
 
     def naive(self, close: pd.Series, dataset: Dataset) -> dict[str, float]:
         """Return the class that is more frequent in training, and the last direction over the horizon."""

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypedDict
 
 from sp500 import formatting
 from sp500.config import TaskKind, kinds, task
-from sp500.runs.details import Breakdown
+from sp500.runs.details import Breakdown, Elsewhere
 from sp500.runs.experiments import JUDGED
 from sp500.runs.record import RunRecord
 from sp500.runs.results import Improvement, Metrics
@@ -65,6 +65,8 @@ class ModelRow(TypedDict):
     improvement: Improvement | None
     breakdown: Breakdown | None
     """The test in detail, of a model of prices."""
+    elsewhere: Elsewhere | None
+    """Of forecasts that were not made here."""
 
 
 @dataclass(frozen=True)
@@ -207,10 +209,12 @@ def _model(record: RunRecord, group: str | None, replaced: list[str]) -> ModelRo
     chosen = record.search["best"]["overrides"] if record.search else {}
     settings |= {key.removeprefix("model."): value for key, value in chosen.items() if key.startswith("model.")}
     return {
-        "name": model_name(settings, searched=record.search is not None),
+        "name": record.elsewhere["file"]
+        if record.elsewhere
+        else model_name(settings, searched=record.search is not None),
         "kind": "model",
         "task": _task(record),
-        "model": settings.get("kind"),
+        "model": None if record.elsewhere else settings.get("kind"),
         "run": record.name,
         "arm": record.arm,
         "num_workers": record.num_workers,
@@ -225,6 +229,7 @@ def _model(record: RunRecord, group: str | None, replaced: list[str]) -> ModelRo
         "growth": growth,
         "improvement": improvement,
         "breakdown": record.breakdown,
+        "elsewhere": record.elsewhere,
     }
 
 

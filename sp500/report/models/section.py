@@ -37,6 +37,7 @@ class ModelSection(Section):
                 figures.growth(group),
                 figures.confusion(group),
                 _sample(group),
+                *(verdicts.tries(row["name"], row["elsewhere"]) for row in group.models if row["elsewhere"]),
             )
             for group in found[0]
         ]
@@ -46,7 +47,7 @@ class ModelSection(Section):
 
     def numbers(self, found: tuple[list[Group], list[ModelRow]], runs: Runs) -> dict[str, Any]:
         """Return each model's row, and importances by run."""
-        return {"models": make_rows(*found), "importance": dict(runs.importance)}
+        return {"models": make_rows(*found), **({"importance": dict(runs.importance)} if runs.importance else {})}
 
 
 def _sample(group: Group) -> str | None:

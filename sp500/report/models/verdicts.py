@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from sp500.formatting import KEPT, METRIC, NOTHING, against_naive, percent, some
 from sp500.report.models.results import Group
+from sp500.runs.details import Elsewhere
 from sp500.runs.results import Improvement
 from sp500.suspicion import find_signs, warn
 
@@ -14,6 +15,20 @@ from sp500.suspicion import find_signs, warn
 def models(group: Group) -> str:
     """Return how many models beat the best naive forecast, after a warning if that is too good to be true."""
     return _suspect(group) + _compare(group)
+
+
+def tries(name: str, elsewhere: Elsewhere) -> str:
+    """Return on how many windows forecasts made elsewhere were judged, and what luck gives to the best of the tries."""
+    chance, sharpe = elsewhere["chance"], elsewhere["sharpe_probability"]
+    rest = elsewhere["windows"] - elsewhere["judged"]
+    missing = f"; {rest:,} test windows have no forecast" if rest else ""
+    text = f"{name} was made elsewhere: gaps and leaks not checked. Judged on {elsewhere['judged']:,} windows{missing}."
+    if chance is not None:
+        best = "One try" if elsewhere["tries"] == 1 else f"The best of {elsewhere['tries']:,} tries"
+        text += f" {best} without skill improves as much with probability {chance:.2g}."
+    if sharpe is not None:
+        text += f" After as many tries the excess Sharpe ratio is above 0 with probability {percent(sharpe)}."
+    return text
 
 
 def _compare(group: Group) -> str:
