@@ -139,6 +139,7 @@ OTHER_MEANINGS = {
     "sp500/training/step.py": {"linear"},
     "sp500/training/throughput.py": {"images"},  # a unit
     "sp500/runs/record.py": {"images"},
+    "sp500/formatting.py": {"logistic"},  # a naive forecast
     "sp500/serving/media_requests.py": {"images"},  # a field of a request
     "sp500/tuning/presets.py": {"mlp", "lstm", "transformer"},  # spaces, as a user would write them
 }

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from pydantic import ConfigDict, Field, SerializeAsAny, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
-from sp500.config import kinds, task
+from sp500.config import estimators, kinds, task
 from sp500.config.data import DataConfig as DataConfig
 from sp500.config.frozen import Alias, setting
 from sp500.config.frozen import Frozen as Frozen
@@ -171,6 +171,8 @@ class RunConfig(Frozen):
             raise ValueError(
                 f"model.kind {self.model.kind} is not for task {self.task}; use {', '.join(fitting)} or your own"
             )
+        if self.model.estimator:
+            estimators.check_settings(self)
         self.task_kind.check(self)
         return self
 

@@ -21,6 +21,8 @@ from sp500.schema import unknown_key
 
 Form = Literal["series", "image", "tokens"]
 """What a window is: rows of numbers, an image, or tokens of a text."""
+Forecast = Literal["numbers", "classes"]
+"""What is forecast of a window."""
 
 
 class ModelConfig(Frozen):
@@ -28,6 +30,14 @@ class ModelConfig(Frozen):
 
     network: ClassVar[str] = ""
     """Module and name of what makes the network: `maker(shape, **used)`."""
+    estimator: ClassVar[str] = ""
+    """Module and name of the `Kind` of an estimator, which has a `fit` of its own in place of a network."""
+    losses: ClassVar[frozenset[str]] = frozenset()
+    """Of an estimator: the values of train.loss that it minimises."""
+    forecasts: ClassVar[frozenset[Forecast]] = frozenset({"numbers", "classes"})
+    """What it can forecast."""
+    copies: ClassVar[float] = 1.0
+    """Of an estimator: memory of the flattened windows and of what fitting makes of them, per byte of the windows."""
     takes: ClassVar[frozenset[Form]] = frozenset({"series", "image"})
     """Windows that it can read."""
     packs: ClassVar[bool] = False
@@ -122,6 +132,11 @@ class ModelConfig(Frozen):
     def identity(self) -> dict[str, object]:
         """The kind and the settings, which decide the numbers."""
         return {"kind": self.kind, **self.used}
+
+    def after(self, stages: int) -> ModelConfig:
+        """Return the settings of an estimator that ends after as many stages (trees, say); of others, these."""
+        del stages
+        return self
 
     def count_products(self, length: int, features: int) -> int | None:
         """Return the approximate multiplications of a forward pass of a window [length, features]; None if unknown."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from sp500 import formatting
 from sp500.config import kinds
 from sp500.config.frozen import Frozen
-from sp500.config.model import Form
+from sp500.config.model import Forecast, Form
 
 if TYPE_CHECKING:
     from sp500.config import RunConfig
@@ -43,6 +43,8 @@ class TaskKind:
     """Name of the task that an npz file with targets of only 0 and 1 asks for."""
     persistent: ClassVar[bool] = False
     """Whether its target is persistent, so that strong correlations with it are usual."""
+    forecasts: ClassVar[Forecast | None] = None
+    """Whether its targets are numbers or classes; None: the type of the targets decides."""
     real: ClassVar[bool] = True
     """Whether its data come from the world, so that a source is worth naming."""
     packs: ClassVar[bool] = False

@@ -44,6 +44,16 @@ class Windows:
     def __len__(self) -> int:
         return len(self.starts)
 
+    def flatten(self) -> np.ndarray:
+        """Return the windows side by side [window, length * row]: a view where each begins after the one before."""
+        count, row = len(self), self.rows.shape[1:]
+        if np.array_equal(self.starts, np.arange(count) * self.length):
+            return self.rows[: count * self.length].reshape(count, -1)
+        flat = np.empty((count, self.length, *row), self.rows.dtype)
+        for day in range(self.length):
+            flat[:, day] = self.rows[self.starts + day]
+        return flat.reshape(count, -1)
+
 
 def target_mask(targets: np.ndarray) -> np.ndarray | None:
     """Return a mask of the targets that do not count, of the same shape; None if all do."""

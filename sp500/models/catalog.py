@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from functools import cache, partial
 from pkgutil import resolve_name
+from typing import Any
 
 import torch
 from torch import nn
@@ -30,7 +32,10 @@ makes the whole model, and then keeps its part of the four."""
 def _check_model(own: Reference, model: object) -> nn.Module:
     """Return the model that the user's function made. Warns of layers whose numbers depend on how a batch is cut."""
     if not isinstance(model, nn.Module):
-        raise ConfigError(f"{own.path.name}: {own.name} returned {type(model).__name__}, not a torch.nn.Module")
+        raise ConfigError(
+            f"{own.path.name}: {own.name} returned {type(model).__name__}, not a torch.nn.Module or an estimator "
+            "with fit and predict"
+        )
     if not any(weights.requires_grad for weights in model.parameters()):
         raise ConfigError(f"{own.path.name}: {own.name} has no weights to train")
     _warn_of_cuts(own.name, model)
@@ -46,6 +51,46 @@ def _warn_of_cuts(name: str, model: nn.Module) -> None:
             _warn_once(f"{name}: {kind}: {LIMIT}")
         elif isinstance(rate, float) and rate:
             _warn_once(f"{name}: masks of {kind} depend on workers and micro-batches, sp500.Dropout's do not")
+
+
+def _make_own(config: OwnModel, shape: Shape) -> object:
+    make = contract.load_model(config.own, config.options)
+    return make(config, shape, **config.options)
+
+
+def is_estimator(config: ModelConfig, shape: Shape) -> bool:
+    """Return whether a model is fitted by itself. What a user's function makes, it says once it was called."""
+    if not isinstance(config, OwnModel):
+        return bool(config.estimator)
+    make = contract.load_model(config.own, config.options)
+    if isinstance(make, type):
+        return contract.is_estimator(make)
+    key = json.dumps(config.identity, sort_keys=True)
+    if key not in _estimators:
+        _estimators[key] = contract.is_estimator(_make_own(config, shape))
+    return _estimators[key]
+
+
+def build_estimator(config: ModelConfig, shape: Shape, train: TrainConfig, *, classes: bool, valid: bool) -> Any:
+    """Return the untrained estimator of `config.kind`, with the seed of the training as its random state.
+
+    `classes`: whether targets are classes; `valid`: whether there are validation windows to stop by.
+    """
+    if not isinstance(config, OwnModel):
+        return resolve_name(config.estimator).make(config.used, train, classes, valid)
+    estimator: Any = _make_own(config, shape)
+    if classes and not hasattr(estimator, "predict_proba"):
+        raise ConfigError(
+            f"{config.own.path.name}: {config.own.name} has no predict_proba, and the targets are classes; use one that"
+            " has it"
+        )
+    parameters = estimator.get_params() if hasattr(estimator, "get_params") else {}
+    seeds = [name for name, value in parameters.items() if name.endswith("random_state") and value is None]
+    return estimator.set_params(**dict.fromkeys(seeds, train.seed)) if seeds else estimator
+
+
+_estimators: dict[str, bool] = {}
+"""Whether the models of the user's that this process has made are estimators, by their settings."""
 
 
 @cache
@@ -72,8 +117,7 @@ def build(config: ModelConfig, shape: Shape, copies: int = COPIES) -> nn.Module:
     filled.
     """
     if isinstance(config, OwnModel):
-        make = contract.load_model(config.own, config.options)
-        return _check_model(config.own, make(config, shape, **config.options))
+        return _check_model(config.own, _make_own(config, shape))
     make = partial(resolve_name(config.network), shape, **config.used)
     with torch.device("meta"), Unfilled():
         needed = sum((copies if part.requires_grad else 1) * part.nbytes for part in make().parameters())

@@ -1,14 +1,17 @@
-"""The built-in models: the settings of each kind, and the place of its network. No torch is imported here."""
+"""The built-in models: the settings of each kind, and the place of its network or estimator.
+
+Neither torch nor scikit-learn is imported here.
+"""
 
 from __future__ import annotations
 
 from pathlib import PurePath
 from typing import ClassVar
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from sp500.config.frozen import setting
-from sp500.config.model import Form, ModelConfig
+from sp500.config.model import Forecast, Form, ModelConfig
 
 
 class Linear(ModelConfig):
@@ -164,6 +167,64 @@ class Timm(Pretrained):
         return self
 
 
+class Ridge(ModelConfig):
+    """Linear regression with a penalty on the squares of the weights."""
+
+    estimator = "sp500.models.estimators.built_in:RIDGE"
+    takes: ClassVar[frozenset[Form]] = frozenset({"series"})
+    forecasts: ClassVar[frozenset[Forecast]] = frozenset({"numbers"})
+    losses = frozenset({"mse"})
+    copies = 2.0
+
+    kind: str = setting("ridge", agents=True)
+    alpha: float = Field(1.0, ge=0)
+    """Penalty on the squares of the weights, next to the sum of squared errors."""
+
+
+class Logistic(ModelConfig):
+    """Logistic regression."""
+
+    estimator = "sp500.models.estimators.built_in:LOGISTIC"
+    takes: ClassVar[frozenset[Form]] = frozenset({"series"})
+    forecasts: ClassVar[frozenset[Forecast]] = frozenset({"classes"})
+    losses = frozenset({"mse"})  # the default of train.loss, which no task of classes uses
+
+    kind: str = setting("logistic", agents=True)
+    inverse_penalty: float = Field(1.0, gt=0)
+    """Inverse of the penalty on the squares of the weights, which scikit-learn calls C."""
+    max_iter: int = Field(1000, gt=0)
+    """Steps of the solver, at most."""
+
+
+class HistGBM(ModelConfig):
+    """Gradient-boosted trees of binned columns, as scikit-learn's HistGradientBoosting has them."""
+
+    estimator = "sp500.models.estimators.built_in:HIST_GBM"
+    takes: ClassVar[frozenset[Form]] = frozenset({"series"})
+    losses = frozenset({"mse", "mae", "quantile"})
+    copies = 4.25  # float64 and bins of float32, as measured
+
+    kind: str = setting("hist_gbm", agents=True)
+    learning_rate: float = Field(0.1, gt=0)
+    """Share of each tree's forecast that counts."""
+    max_iter: int = Field(100, gt=0)
+    """Trees, at most; of classes, for each class."""
+    n_iter_no_change: int = Field(10, ge=0)
+    """Trees without a better validation loss before stopping; 0: never stop early."""
+    max_leaf_nodes: int = Field(31, gt=1)
+    """Leaves of a tree, at most."""
+    min_samples_leaf: int = Field(20, gt=0)
+    """Windows of a leaf, at least."""
+    l2_regularization: float = Field(0.0, ge=0)
+    """Penalty on the squares of the leaves' values."""
+    max_features: float = Field(1.0, gt=0, le=1)
+    """Share of the columns among which each split chooses."""
+
+    def after(self, stages: int) -> HistGBM:
+        """Return the settings with so many trees."""
+        return self.model_copy(update={"max_iter": stages, "n_iter_no_change": 0})
+
+
 BUILT_IN: dict[str, type[ModelConfig]] = {
     "linear": Linear,
     "mlp": MLP,
@@ -173,6 +234,9 @@ BUILT_IN: dict[str, type[ModelConfig]] = {
     "gpt": GPT,
     "hf": HuggingFace,
     "timm": Timm,
+    "ridge": Ridge,
+    "logistic": Logistic,
+    "hist_gbm": HistGBM,
 }
 """Settings by kind."""
 DEFAULT = "mlp"

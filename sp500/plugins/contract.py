@@ -48,6 +48,9 @@ MODEL = {
     "__init__": "def __init__(self, config: ModelConfig, dataset: Dataset) -> None:",
     "forward": "def forward(self, x: Tensor) -> Tensor:",
 }
+ESTIMATOR = {"fit": "def fit(self, X, y):", "predict": "def predict(self, X):"}
+FILES = {"save": "def save(self, folder):", "load": "def load(self, folder):"}
+"""What an estimator defines, and what one does whose type is not of an installed package."""
 PRICE_TASK = ("sp500.tasks.prices", "PriceTask")
 TASK, MODULE = ("sp500.training.task", "Task"), ("torch.nn.modules.module", "Module")
 """Module and name of the classes that a task and a model inherit from."""
@@ -125,10 +128,23 @@ def _find_base(maker: type, base: tuple[str, str]) -> type | None:
     return next((of for of in maker.__mro__ if (of.__module__, of.__name__) == base), None)
 
 
+def is_estimator(model: object) -> bool:
+    """Return whether a model, or its class, has what an estimator has, and is no network."""
+    of = model if isinstance(model, type) else type(model)
+    return not _find_base(of, MODULE) and all(callable(getattr(of, name, None)) for name in ESTIMATOR)
+
+
 def _check_module(maker: type, where: str) -> None:
     base = _find_base(maker, MODULE)
+    if is_estimator(maker):
+        for name, line in FILES.items():
+            if not callable(getattr(maker, name, None)):
+                raise ConfigError(f"{where} is an estimator of your own and has no method {name}; add '{line}'")
+        return
     if base is None:
-        raise ConfigError(f"{where} is a class that does not inherit from torch.nn.Module")
+        raise ConfigError(
+            f"{where} is a class that does not inherit from torch.nn.Module, and has no fit and predict as an estimator"
+        )
     for name, line in MODEL.items():
         if getattr(maker, name) is getattr(base, name):
             raise ConfigError(f"{where} has no method {name}; add '{line}'")

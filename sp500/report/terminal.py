@@ -66,6 +66,11 @@ def _data(card: DataCard) -> Iterator[str]:
 def _training(record: RunRecord) -> Iterator[str]:
     """Yield why training ended, which epoch was chosen, and what a refit trained on."""
     train, best = record.config["train"], record.best_epoch
+    if record.stages:
+        if record.stages > 1:
+            yield f"{record.stages} stages were fitted, and the first {best} are used"
+        yield from _refit(record, "stages" if record.stages > 1 else "")
+        return
     patience, chosen = train["early_stop_patience"], "valid" in record.metrics and best is not None
     if chosen and not record.search and not train["max_steps"] and 0 < patience < train["epochs"] - best:
         ended = f"stopped after epoch {best + patience}: {patience} epochs without a lower validation loss"
@@ -76,10 +81,15 @@ def _training(record: RunRecord) -> Iterator[str]:
         yield f"no epoch had a lower validation loss than the {start} that training starts from{loss}, which is used"
     elif chosen and best == train["epochs"]:
         yield f"the last epoch, {best}, was the best: more epochs (--train.epochs) may help"
+    yield from _refit(record, "epochs")
+
+
+def _refit(record: RunRecord, what: str) -> Iterator[str]:
     if record.refit and record.refit["epochs"]:
         dates = record.refit["splits"].get("train", ())
         span = f", {' to '.join(dates)}" if dates else ""
-        yield f"refit for {record.refit['epochs']} epochs on {record.refit['windows']} windows{span}"
+        length = f" for {record.refit['epochs']} {what}" if what else ""
+        yield f"refit{length} on {record.refit['windows']} windows{span}"
 
 
 def _seeds(record: RunRecord) -> Iterator[str]:

@@ -167,6 +167,8 @@ class RunRecord(Plain):
     """Of a search that has not ended."""
     search: SearchSummary | None = None
     """Of a search, whose `metrics` are those of the chosen config."""
+    stages: int | None = None
+    """Of an estimator: the stages that were fitted, such as trees, of which the first `best_epoch` are used."""
     scale: list[ScaleRow] | None = None
     """Of a scale experiment: one row per multiplier and arm."""
     folds: list[FoldRow] | None = None

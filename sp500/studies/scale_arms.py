@@ -30,7 +30,8 @@ from sp500.runs.store import Run
 from sp500.studies.train import judge, run_record
 from sp500.tasks import catalog
 from sp500.training import checkpoint
-from sp500.training.loop import FitResult, fit
+from sp500.training.fitting import fit_model
+from sp500.training.loop import FitResult
 from sp500.training.step import DTYPES
 from sp500.training.worker import SoloWorker, device
 
@@ -171,7 +172,7 @@ def _nodes(count: int | None, memory_bytes: int | None) -> Iterator[tuple[int, .
 def _alone(config: RunConfig, run: Run, dataset: Dataset, arm: str, batches: stream.Stream | None) -> RunRecord:
     worker = SoloWorker(device(config.train.device), run.append_epoch)
     checkpoints = checkpoint.of_run(run.checkpoints, config, dataset)
-    result = fit(catalog.task(config), dataset, config, worker, checkpoints, train=batches)
+    result = fit_model(catalog.task(config), dataset, config, worker, checkpoints, train=batches)
     return _judge(config, run, dataset, result, arm=arm, started=process_start())
 
 

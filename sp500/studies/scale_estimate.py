@@ -18,7 +18,7 @@ from sp500.machine.cores import usable_cores
 from sp500.machine.memory import pss_bytes
 from sp500.studies import scale_arms
 from sp500.tasks import catalog
-from sp500.training.loop import fit
+from sp500.training.fitting import fit_model
 from sp500.training.worker import SoloWorker, device
 
 STEPS = 40
@@ -85,11 +85,13 @@ def table(runs: Sequence[tuple[str, RunConfig]], memory_bytes: int) -> Estimate:
 
 def _measure(config: RunConfig) -> tuple[float, int, Source]:
     """Return windows per second of the loop in this process, its memory with only the original data, and that data."""
-    short = {"epochs": 1, "max_steps": STEPS}
+    short = {} if config.model.estimator else {"epochs": 1, "max_steps": STEPS}
     few = config.model_copy(update={"num_workers": 0, "train": config.train.model_copy(update=short)})
     ready = scale_arms.prepare(few)
     dataset = ready.dataset(few.train.dtype, multiplier=1)
-    result = fit(catalog.task(few), dataset, few, SoloWorker(device(few.train.device)))
+    result = fit_model(catalog.task(few), dataset, few, SoloWorker(device(few.train.device)))
+    if config.model.estimator:
+        return len(dataset.train) / result.fit_seconds, pss_bytes(), ready.source()
     return result.samples / (result.train_seconds - result.first_batch_seconds), pss_bytes(), ready.source()
 
 
@@ -112,6 +114,8 @@ def _materialised_bytes(source: Source, config: RunConfig) -> int:
 
 
 def _samples(source: Source, config: RunConfig) -> int:
+    if config.model.estimator:
+        return source.windows
     steps = -(-source.windows // config.batch_size) * config.train.epochs
     limited = min(steps, config.train.max_steps or steps)
     return min(limited * config.batch_size, source.windows * config.train.epochs)
@@ -130,7 +134,7 @@ def _seconds(kind: str, config: RunConfig, source: Source, speed: float) -> floa
 
 def _memory(kind: str, config: RunConfig, source: Source, base: int) -> int:
     if kind == "in_memory":
-        return base + _materialised_bytes(source, config)
+        return base + int(_materialised_bytes(source, config) * config.model.copies)
     # A buffer, the shard that fills it, and the copies while it is put together.
     buffers = 4 * buffer_windows(source.layout) * source.layout.line_bytes
     return (NODE_BYTES if kind == "ray" else base) + buffers

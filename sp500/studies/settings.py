@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from sp500.config import DataConfig, IOConfig, RunConfig, TrainConfig
+from sp500.config.estimators import explain_alone, leave_unused
 from sp500.config.frozen import AgentFiles, setting
 from sp500.credentials import Address
 from sp500.errors import ConfigError
@@ -22,6 +23,12 @@ class TrainSettings(Experiment):
     experiment: ClassVar[str] = "train"
     seeds: int = setting(1, gt=0, agents=True)
     """Train for as many seeds (--seed, --seed + 1, ...), and report how far the metrics spread over them."""
+
+    @model_validator(mode="after")
+    def _fits_one_process(self) -> TrainSettings:
+        if self.num_workers and self.model.estimator:
+            raise ValueError(f"num_workers: {explain_alone(self.model.kind)}; leave it out")
+        return self
 
 
 class SearchSettings(Experiment):
@@ -100,6 +107,8 @@ class SearchSettings(Experiment):
                 "halving: stops members of packs, so it needs 2 or more, packs of 2 or more (--pack), and --mode "
                 "packed or ray"
             )
+        if self.workers_per_trial and self.model.estimator:
+            raise ValueError(f"workers_per_trial: {explain_alone(self.model.kind)}; leave it out")
         if self.workers_per_trial and self.mode not in {"ray", "auto"}:
             raise ValueError("workers_per_trial: needs --mode ray")
         if self.stop != "none" and (self.halving or self.pack not in {"auto", "off"}):
@@ -196,6 +205,14 @@ class ScaleSettings(Budgeted):
     """Workers of the ray arm; several: one run each, for strong and weak scaling."""
     data: DataConfig = DataConfig(tickers=("stocks",))
     train: TrainConfig = TrainConfig(epochs=3, batch_size=1024, early_stop_patience=0)
+
+    @model_validator(mode="after")
+    def _fits_one_process(self) -> ScaleSettings:
+        if self.model.estimator and set(self.arms) != {"in_memory"}:
+            raise ValueError(f"arms: {explain_alone(self.model.kind)}; use --arms in_memory")
+        if self.model.estimator:  # the defaults of this experiment are for networks
+            object.__setattr__(self, "train", leave_unused(self.train))
+        return self
 
     @field_validator("num_workers", mode="before")
     @classmethod

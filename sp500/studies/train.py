@@ -19,13 +19,15 @@ from sp500.errors import DiskError
 from sp500.formatting import size
 from sp500.machine.disk import write_atomic
 from sp500.machine.memory import PeakMemory
+from sp500.models import catalog as models
 from sp500.models.batch_norm import LIMIT, normalizes_batches
 from sp500.runs.record import EpochMetrics, RunRecord, make_record, process_start
 from sp500.runs.results import DataCard, Metrics, SeedRow
 from sp500.runs.store import Run
 from sp500.tasks import catalog
-from sp500.training import checkpoint, recipe, refit
-from sp500.training.loop import FitResult, fit
+from sp500.training import checkpoint, estimator, recipe, refit
+from sp500.training.fitting import fit_model
+from sp500.training.loop import FitResult
 from sp500.training.task import Detailed, Generative, Publishing, Task
 from sp500.training.throughput import ModelCost, add_matmul, count_cost, count_versions, describe
 from sp500.training.worker import SoloWorker, device
@@ -54,9 +56,10 @@ def train(
     task = catalog.task(config)
     with PeakMemory() as peak:
         dataset = dataset or catalog.prepare(task, config)
+        estimator.check(config, dataset)
         cost = count_cost(task, config, dataset)
         warn_disk_use(cost, config, dataset, run)
-        with _trainer(task, config, run, on_epoch) as (fit_one, resources):
+        with _trainer(task, config, run, on_epoch, measure_speed=cost is not None) as (fit_one, resources):
             result, refitted, fitted = refit.fit_with(fit_one, task, config, dataset, folder=run.path)
             others = _train_seeds(fit_one, task, config, dataset, folder=run.path, seeds=seeds)
             cluster = resources()
@@ -154,6 +157,7 @@ def run_record(
         best_loss=result.best_loss,
         untrained_loss=result.untrained_loss,
         best_epoch=result.best_epoch,
+        stages=len(result.epochs) if models.is_estimator(config.model, dataset) else None,
     )
 
 
@@ -171,7 +175,7 @@ def judge(task: Task, dataset: Dataset, result: FitResult, config: RunConfig, ru
 
 @contextmanager
 def _trainer(
-    task: Task, config: RunConfig, run: Run, on_epoch: Callable[[EpochMetrics], None] | None
+    task: Task, config: RunConfig, run: Run, on_epoch: Callable[[EpochMetrics], None] | None, measure_speed: bool
 ) -> Iterator[tuple[refit.Fit, Callable[[], dict[str, float] | None]]]:
     """Yield the functions by which this run trains a model and reads the cluster's resources, while connected."""
     # The first fit is the run's own; those for other seeds or on more dates leave no epochs.
@@ -186,8 +190,8 @@ def _trainer(
         def alone(config: RunConfig, dataset: Dataset, folder: Path) -> FitResult:
             own = next(first)
             worker = SoloWorker(device(config.train.device), keep if own else None)
-            result = fit(task, dataset, config, worker, checkpoint.of_run(folder, config, dataset))
-            return add_matmul(result, config, worker) if own else result
+            result = fit_model(task, dataset, config, worker, checkpoint.of_run(folder, config, dataset))
+            return add_matmul(result, config, worker) if own and measure_speed else result
 
         yield alone, lambda: None
         return

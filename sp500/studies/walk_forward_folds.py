@@ -25,8 +25,9 @@ from sp500.runs.record import RunRecord, make_record, process_start
 from sp500.runs.results import FoldDates, FoldRow, Metrics, Spread
 from sp500.runs.store import Run
 from sp500.tasks import catalog
-from sp500.training import refit
-from sp500.training.loop import FitResult, fit
+from sp500.training import estimator, refit
+from sp500.training.fitting import fit_model
+from sp500.training.loop import FitResult
 from sp500.training.worker import SoloWorker, device
 
 FOLD_ROW = TypeAdapter(FoldRow)
@@ -145,9 +146,11 @@ def _train_fold(config: RunConfig, folds: Folds, number: int) -> FoldRow:
     hooks = task.hooks(config)
     dataset = folds.dataset(number, config.train.dtype, direction=task.direction, hooks=hooks)
 
+    estimator.check(config, dataset)
+
     def fit_one(config: RunConfig, dataset: Dataset, folder: Path) -> FitResult:
         del folder  # a stopped fold starts from the beginning
-        return fit(task, dataset, config, SoloWorker(device(config.train.device)))
+        return fit_model(task, dataset, config, SoloWorker(device(config.train.device)))
 
     again = config.train.refit
     whole = None

@@ -19,7 +19,7 @@ from sp500.data.batches import Batches
 from sp500.data.windows import Dataset, Windows
 from sp500.errors import DataError
 from sp500.formatting import reference_name
-from sp500.models import weights
+from sp500.models import catalog, weights
 from sp500.runs.results import Improvement
 from sp500.training.checkpoint import pack
 from sp500.training.step import DTYPES, Stepper
@@ -42,11 +42,14 @@ def check(task: Task, config: RunConfig, dataset: object) -> Dataset:
     for name, part in (("train", dataset.train), ("valid", dataset.valid), ("test", dataset.test)):
         if part is not None:
             _check_part(f"{where}: {name}", part, dataset.train, config.train.dtype)
-    model = _model(where, task, config, dataset)
+    estimated = catalog.is_estimator(config.model, dataset)
+    model = _stand_in(config, dataset) if estimated else _model(where, task, config, dataset)
     for part in filter(None, (dataset.train, dataset.valid, dataset.test)):
         _check_loss(where, task, config, dataset, model, part=part)
     if config.own_task:
         _check_metrics(where, task, dataset, model)
+    if estimated:
+        return dataset  # what is fitted is compared with what its files give once it is
     _check_memory(where, model)
     _check_step(where, task, config, dataset, model)
     _check_saved(where, task, config, dataset, model)
@@ -87,6 +90,12 @@ def _model(where: str, task: Task, config: RunConfig, dataset: Dataset) -> nn.Mo
     if not isinstance(model, nn.Module):
         raise DataError(f"{where}: model returned {type(model).__name__}, expected a torch.nn.Module")
     return model.to(DTYPES[config.train.dtype]).eval()
+
+
+def _stand_in(config: RunConfig, dataset: Dataset) -> nn.Module:
+    """Return a network of the outputs that an estimator gives, which is not there before it is fitted."""
+    layers = nn.Flatten(), nn.Linear(dataset.window * dataset.features, dataset.outputs)
+    return nn.Sequential(*layers).to(DTYPES[config.train.dtype]).eval()
 
 
 def _few(part: Windows) -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sp500.config.frozen import Frozen, setting
+from sp500.config.model import Forecast
 from sp500.config.task import TaskKind
 from sp500.data.images.settings import ImagesConfig
 from sp500.data.text.settings import TextConfig
@@ -26,6 +27,7 @@ class Returns(TaskKind):
     packs = True
     scales_targets = True
     has_losses = True
+    forecasts: ClassVar[Forecast | None] = "numbers"
     binary = "direction"
 
 
@@ -37,6 +39,7 @@ class Direction(Returns):
     previous = "previous direction"
     scales_targets = False
     has_losses = False
+    forecasts = "classes"
     binary = ""
 
 
@@ -146,6 +149,7 @@ class Synthetic(TaskKind):
     section, settings = "synthetic", SyntheticConfig
     ignored = ("features",)
     has_losses = False
+    forecasts = "classes"
     real = False
     packs = True
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,8 +26,8 @@ from torch import Tensor
 
 from sp500.config import RunConfig
 from sp500.data.windows import Dataset
-from sp500.errors import CheckpointError
-from sp500.machine.disk import FULL, sync_folder, write_atomic
+from sp500.errors import CheckpointError, undo_on_error
+from sp500.machine.disk import FULL, explain_errors, sync_folder, write_atomic
 from sp500.machine.memory import total_bytes
 from sp500.runs import versions
 from sp500.runs.versions import Manifest, Version
@@ -136,6 +136,17 @@ class Checkpoints:
             f"cannot write checkpoint {target}: {failed.strerror} ({free / 2**20:.0f} MiB free); earlier "
             f"checkpoints are intact: {room}run again with --resume"
         ) from failed
+
+    def save_files(self, write: Callable[[Path], None], progress: Mapping[str, object]) -> None:
+        """Make the files that `write` puts into a folder the last version. Raises SP500Error, and leaves none then."""
+        target = self.folder / versions.name(_version(progress))
+        self._clear()
+        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+        with explain_errors(target), undo_on_error(self._clear):
+            temporary.mkdir(parents=True)
+            write(temporary)
+            files = {path.name: versions.digest(path.read_bytes()) for path in temporary.iterdir()}
+            self._publish(temporary, target, Manifest(self._fingerprint, dict(progress), files))
 
     def _in_parts(self, snapshot: Snapshot, worker: Worker) -> bool:
         if not worker.splits or self._form != "auto":

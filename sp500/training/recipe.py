@@ -23,8 +23,10 @@ from sp500.data.windows import Dataset, Windows
 from sp500.errors import CheckpointError, ConfigError
 from sp500.formatting import reference_name
 from sp500.machine.disk import write_atomic
+from sp500.models import catalog
 from sp500.models import weights as trained
 from sp500.runs import checksums
+from sp500.training import estimator
 from sp500.training.checkpoint import read_weights
 from sp500.training.step import DTYPES
 from sp500.training.task import Task
@@ -119,8 +121,7 @@ def write(run: Path, task: Task, config: RunConfig, dataset: Dataset) -> nn.Modu
     except (TypeError, ValueError) as error:
         name = reference_name(config.task)
         raise ConfigError(f"task {name}: Dataset.state is not plain data ({error}); use lists and numbers") from None
-    weights = read_weights(run / CHECKPOINTS / "best")
-    model = _model(task, config, dataset, weights)
+    model, digest = _read_model(run / CHECKPOINTS / "best", task, config, dataset)
     x = first_window(dataset.test)
     recipe = Recipe(
         fingerprint=config.fingerprint,
@@ -134,7 +135,7 @@ def write(run: Path, task: Task, config: RunConfig, dataset: Dataset) -> nn.Modu
         target_scale=dataset.target_scale,
         naive_output=dataset.naive_output,
         state=state,
-        weights_sha256=hashlib.sha256(weights).hexdigest(),
+        weights_sha256=digest,
         test_input=Array.of(x),
         test_output=Array.of(answer(model, x)),
     )
@@ -146,20 +147,30 @@ def read(run: Path, task: Task, config: RunConfig, checkpoints: str = CHECKPOINT
     """Read the recipe of a run's folder and its model. Raises CheckpointError for a missing or changed file."""
     path, weights = run / FILE, run / checkpoints / "best"
     try:
-        recipe, data = Recipe.model_validate_json(checksums.unseal(path.read_bytes())), read_weights(weights)
+        recipe = Recipe.model_validate_json(checksums.unseal(path.read_bytes()))
+        expected = recipe.weights_sha256 if checkpoints == CHECKPOINTS else ""
+        model, _ = _read_model(weights, task, config, recipe.dataset, expected)
     except OSError as error:
         raise CheckpointError(f"{error.filename}: cannot be read ({error.strerror}); is the run trained?") from None
     except ValueError as error:
         raise CheckpointError(f"{path} is not a recipe ({error})") from None
-    if checkpoints == CHECKPOINTS and hashlib.sha256(data).hexdigest() != recipe.weights_sha256:
-        raise CheckpointError(f"{weights} does not hold the weights of {path}")
-    return Loaded(recipe, _model(task, config, recipe.dataset, data))
+    return Loaded(recipe, model)
 
 
-def _model(task: Task, config: RunConfig, dataset: Dataset, weights: bytes) -> nn.Module:
+def _read_model(
+    folder: Path, task: Task, config: RunConfig, dataset: Dataset, expected: str = ""
+) -> tuple[nn.Module, str]:
+    """Return the model of a version and the hash of its weights. Raises CheckpointError for another than expected."""
+    estimated = catalog.is_estimator(config.model, dataset)
+    weights = b"" if estimated else read_weights(folder)
+    digest = estimator.hash_files(folder) if estimated else hashlib.sha256(weights).hexdigest()
+    if expected and digest != expected:
+        raise CheckpointError(f"{folder} does not hold the weights of {folder.parent.parent / FILE}")
+    if estimated:
+        return estimator.read(folder, task, config, dataset), digest
     model = task.model(config, dataset).to(DTYPES[config.train.dtype])
     trained.load(model, load(weights))
-    return model
+    return model, digest
 
 
 def first_window(windows: Windows) -> np.ndarray:

@@ -16,6 +16,7 @@ import numpy as np
 
 from sp500.config import RunConfig
 from sp500.data.windows import Dataset
+from sp500.models import catalog
 from sp500.runs.results import Refit
 from sp500.training.loop import FitResult
 from sp500.training.task import Task
@@ -44,7 +45,7 @@ def fit_with(
         if choice.exists():
             shutil.copytree(choice, first, symlinks=True, dirs_exist_ok=True)
         return result, {"epochs": 0, "windows": 0, "splits": {}}, dataset
-    second = settings(config, result.best_epoch)
+    second = settings(config, result.best_epoch, estimated=catalog.is_estimator(config.model, dataset))
     whole = whole or task.prepare(second)
     again = fit_one(second, whole, first)
     test = in_units_of(dataset, again.outputs["test"], whole)
@@ -67,8 +68,9 @@ def in_units_of(dataset: Dataset, outputs: np.ndarray, whole: Dataset) -> np.nda
     return np.asarray(outputs * np.asarray(whole.target_scale / dataset.target_scale, outputs.dtype))
 
 
-def settings(config: RunConfig, epochs: int) -> RunConfig:
-    """Return the config of the second training: no validation, and the number of epochs that the first one chose."""
-    train = config.train.model_copy(update={"epochs": epochs, "refit": False, "early_stop_patience": 0})
+def settings(config: RunConfig, epochs: int, *, estimated: bool = False) -> RunConfig:
+    """Return the config of the second training: no validation, and the epochs, or stages, that the first one chose."""
+    changes = {"refit": False, "early_stop_patience": 0} | ({} if estimated else {"epochs": epochs})
+    train, model = config.train.model_copy(update=changes), config.model.after(epochs)
     data = config.data.model_copy(update={"valid_from_train": 0.0})
-    return config.model_copy(update={"train": train, "data": data})
+    return config.model_copy(update={"train": train, "data": data, "model": model})

@@ -152,6 +152,15 @@ class Detailed(Protocol):
     def break_down(self, output: np.ndarray, dataset: Dataset) -> Breakdown | None:
         """Return the details of what is kept [window, number] of the test; None where dates are not known."""
         ...
+        ...
+
+
+@runtime_checkable
+class Signed(Protocol):
+    """A task of prices, which may be trained on the sign of its target."""
+
+    direction: ClassVar[bool]
+    """Whether it is: targets are 0 and 1."""
 
 
 @runtime_checkable

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from sp500.config import RunConfig, TrainConfig
 from sp500.data.batches import Batches
 from sp500.data.windows import Dataset
-from sp500.models import gpt, weights
+from sp500.models import catalog, gpt, weights
 from sp500.runs.record import Throughput
 from sp500.training.loop import FitResult
 from sp500.training.step import DTYPES
@@ -51,8 +51,10 @@ class ModelCost:
 def count_cost(task: Task, config: RunConfig, dataset: Dataset) -> ModelCost | None:
     """Return the cost of the task's model, from the shapes of its layers: no window is computed.
 
-    None for a model that needs numbers to be built or run.
+    None for a model that needs numbers to be built or run, and for an estimator.
     """
+    if catalog.is_estimator(config.model, dataset):
+        return None
     batch = next(Batches(dataset.test, torch.device("cpu")).in_order(1))
     own = config.model.own or config.own_task
     try:

@@ -19,7 +19,10 @@ import numpy as np
 from sp500.config import RunConfig
 from sp500.errors import ConfigError, SP500Error, attempt
 from sp500.machine.memory import is_out_of_memory, limit_memory
+from sp500.models import catalog
 from sp500.runs.trials import TrialResult
+from sp500.training import estimator
+from sp500.training.fitting import fit_model
 from sp500.training.loop import FitResult, fit
 from sp500.training.pause import PausedTraining
 from sp500.training.task import Traded
@@ -82,8 +85,9 @@ class SequentialArm(ConfigArm):
 
 def fit_alone(data: TrialData, trial: ConfigTrial) -> FitResult:
     """Train one config in this process. The test split is not used here."""
+    estimator.check(trial.config, data.dataset)
     worker = SoloWorker(device(trial.config.train.device))
-    return fit(data.task, data.dataset, trial.config, worker, splits=("valid",))
+    return fit_model(data.task, data.dataset, trial.config, worker, splits=("valid",))
 
 
 def run_trial(
@@ -139,7 +143,13 @@ def run_to_rungs(data: TrialData | str, trial: ConfigTrial, limits: Limits, stat
 def _fit_part(
     keeper: PausedTraining, until: int | None, parts: list[FitResult], data: TrialData, trial: ConfigTrial
 ) -> FitResult:
-    """Train one config until a rung, or to its end, and add the outcome to `parts`."""
+    """Train one config until a rung, or to its end, and add the outcome to `parts`.
+
+    An estimator is fitted at once: it passes no rung.
+    """
+    if catalog.is_estimator(trial.config.model, data.dataset):
+        parts.append(fit_alone(data, trial))
+        return parts[0]
     worker = SoloWorker(device(trial.config.train.device))
     parts.append(fit(data.task, data.dataset, trial.config, worker, keeper, splits=("valid",), until=until))
     return parts[0]

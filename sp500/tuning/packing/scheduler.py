@@ -250,8 +250,8 @@ def _import_networks(pack: Sequence[ConfigTrial]) -> None:
     from sp500.tuning.packing import batch_trainer  # noqa: F401
 
     for trial in pack:
-        if trial.config.model.network:
-            resolve_name(trial.config.model.network)
+        if place := trial.config.model.network or trial.config.model.estimator:
+            resolve_name(place)
 
 
 def _train(

@@ -1,0 +1,1 @@
+"""Estimators: models with a `fit` of their own, as scikit-learn has them, and their files."""
