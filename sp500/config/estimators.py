@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sp500.config import kinds
+from sp500.config.train import TrainConfig
 from sp500.formatting import reference_name
 
 if TYPE_CHECKING:
-    from sp500.config import RunConfig, TrainConfig
+    from sp500.config import RunConfig
 
 USED = frozenset({"loss", "quantile", "refit", "seed", "dtype", "device", "threads"})
 """Keys of `train` that decide something about an estimator, or how it is judged."""
@@ -16,9 +18,9 @@ USED = frozenset({"loss", "quantile", "refit", "seed", "dtype", "device", "threa
 def check_settings(config: RunConfig) -> None:
     """Raise ValueError for a setting that an estimator does not use, and for a forecast or a loss that it has not."""
     kind, model, train = reference_name(config.model.kind), config.model, config.train
-    usual = [type(config).model_fields["train"].default, type(train)(), type(train)(early_stop_patience=0)]
+    usual = [type(config).model_fields["train"].default, TrainConfig(), TrainConfig(early_stop_patience=0)]
     of_task = config.task_kind.defaults.get("train", {})
-    for key in type(train).model_fields.keys() - USED:
+    for key in sorted(TrainConfig.model_fields.keys() - USED):
         value = getattr(train, key)
         if value not in [*(getattr(default, key) for default in usual), of_task.get(key)]:
             raise ValueError(
@@ -37,9 +39,15 @@ def check_settings(config: RunConfig) -> None:
         raise ValueError(f"train.loss {train.loss} is not minimised by model.kind {kind}; use {able}")
 
 
+def list_unused(kind: str) -> frozenset[str]:
+    """Return the settings of the training, as `train.KEY`, that a built-in kind of model does not use."""
+    of, keys = kinds.models().get(kind), TrainConfig.model_fields.keys() - USED
+    return frozenset(f"train.{key}" for key in keys) if of and of.estimator else frozenset()
+
+
 def leave_unused(train: TrainConfig) -> TrainConfig:
     """Return settings of the training with the usual values of those that an estimator does not use."""
-    return type(train)(**{key: getattr(train, key) for key in USED})
+    return TrainConfig(**{key: getattr(train, key) for key in USED})
 
 
 def explain_alone(kind: str) -> str:

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
-from sp500.config import ModelConfig, RunConfig
+from sp500.config import ModelConfig, RunConfig, estimators
 from sp500.errors import ConfigError
 from sp500.runs.results import Overrides
 from sp500.schema import override
@@ -144,7 +144,7 @@ def distinct(base: RunConfig, space: Space) -> int | None:
 
 
 def trial(base: RunConfig, overrides: Overrides, where: str = "search space") -> ConfigTrial:
-    """Return the base with some settings changed, without those that only other kinds of model have.
+    """Return the base with some settings changed, without those that only other kinds of model have or use.
 
     Raises ConfigError that begins with `where` and names them.
     """
@@ -152,8 +152,9 @@ def trial(base: RunConfig, overrides: Overrides, where: str = "search space") ->
     for key in overrides:
         if wrong := unknown(key):
             raise ConfigError(f"{where}: {wrong}")
+    lacking = estimators.list_unused(str(overrides.get("model.kind", base.model.kind)))
     try:
-        plain = override(data, overrides)
+        plain = override(data, {key: value for key, value in overrides.items() if key not in lacking})
         plain["model"] = ModelConfig.leave_unused(cast("Mapping[str, Any]", plain["model"]))
         config = RunConfig.model_validate(plain)
     except ValidationError as error:
@@ -163,7 +164,7 @@ def trial(base: RunConfig, overrides: Overrides, where: str = "search space") ->
         raise ConfigError(f"{where}: {overrides} is not a valid config: {part}{reason}") from None
     except ConfigError as error:  # a kind of model that there is not
         raise ConfigError(f"{where}: {overrides} is not a valid config: {error}") from None
-    lacking = {f"model.{name}" for name in ModelConfig.all_fields().keys() - type(config.model).model_fields.keys()}
+    lacking |= {f"model.{name}" for name in ModelConfig.all_fields().keys() - type(config.model).model_fields.keys()}
     own = {key: value for key, value in overrides.items() if ".".join(key.split(".")[:2]) not in lacking}
     return ConfigTrial(config.fingerprint, own, config)
 

@@ -33,6 +33,9 @@ def served_runs(tmp_path_factory: pytest.TempPathFactory, few_digits: Path) -> P
     sp500.train(name="other", data=STOCKS, model={"hidden": 16}, **quick)
     sp500.train(name="wider", data={**STOCKS, "window": 12}, **quick)
     sp500.train(name="direction", task="direction", data=STOCKS, **quick)
+    sp500.train(name="ridge", data=STOCKS, model={"kind": "ridge"}, runs_dir=folder)
+    trees: dict[str, Any] = {"kind": "hist_gbm", "max_iter": 5, "n_iter_no_change": 0}
+    sp500.train(name="trees", data=STOCKS, model=trees, runs_dir=folder)
     sp500.train(name="synthetic", task="synthetic", synthetic={"samples": 500}, **quick)
     images = {"source": str(few_digits)}
     sp500.train(name="images", task="images", images=images, model={"hidden": 8, "layers": 2}, **quick)

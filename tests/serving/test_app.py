@@ -43,7 +43,7 @@ def client(runs: Path) -> Iterator[Client]:
         yield client
 
 
-@pytest.mark.parametrize("name", ["returns", "direction"])
+@pytest.mark.parametrize("name", ["returns", "direction", "ridge", "trees"])
 def test_every_test_date_has_the_features_and_the_forecast_of_training(runs: Path, prices: Prices, name: str) -> None:
     with serving(runs, name) as (client, served, _):
         predictor = served.choice.champion.predictor
