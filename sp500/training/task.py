@@ -152,7 +152,6 @@ class Detailed(Protocol):
     def break_down(self, output: np.ndarray, dataset: Dataset) -> Breakdown | None:
         """Return the details of what is kept [window, number] of the test; None where dates are not known."""
         ...
-        ...
 
 
 @runtime_checkable
