@@ -23,9 +23,20 @@ if TYPE_CHECKING:
     from sp500.studies.api import load_run, load_runs, scale, search, train, tune, walk_forward
     from sp500.studies.result import Result
     from sp500.tasks.prices import PriceTask
-    from sp500.training.task import Task
+    from sp500.training.task import Sums, Task
 
-__all__ = ["DataError", "Dataset", "Dropout", "ModelConfig", "Predictor", "PriceTask", "RunConfig", "Task", "Windows"]
+__all__ = [
+    "DataError",
+    "Dataset",
+    "Dropout",
+    "ModelConfig",
+    "Predictor",
+    "PriceTask",
+    "RunConfig",
+    "Sums",
+    "Task",
+    "Windows",
+]
 __all__ += ["Result", "load_run", "load_runs", "scale", "search", "train", "tune", "walk_forward"]
 _PLACES = {
     "config": ("ModelConfig", "RunConfig"),
@@ -36,7 +47,7 @@ _PLACES = {
     "tasks.prices": ("PriceTask",),
     "studies.api": ("load_run", "load_runs", "scale", "search", "train", "tune", "walk_forward"),
     "studies.result": ("Result",),
-    "training.task": ("Task",),
+    "training.task": ("Sums", "Task"),
 }
 
 

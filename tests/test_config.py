@@ -194,6 +194,7 @@ def test_fingerprints_stay_what_they_were_in_older_records() -> None:
         ({"refit": True, "warmup": 0.1}, "train.refit .* without train.warmup"),
         ({"lr_end": 0.1}, "train.lr_end is not used by train.schedule constant"),
         ({"keep": 1}, "greater than 1"),
+        ({"monitor_mode": "max"}, "a larger valid_loss is not better"),
     ],
     ids=str,
 )
@@ -257,6 +258,8 @@ def test_fingerprint_leaves_out_where_and_how_a_run_runs(settings: dict[str, Any
         {"train": {"schedule": "cosine", "lr_end": 0.1}},
         {"train": {"warmup": 0.1}},
         {"train": {"optimizer": "sgd"}},
+        {"train": {"ema": 0.9}},
+        {"train": {"monitor": "top1"}},
         {"train": {"optimizer_options": {"betas": [0.8, 0.99]}}},
         {"train": {"decay": "matrices"}},
         {"num_workers": 2, "train": {"per_worker_batch": True}},

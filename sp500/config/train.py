@@ -16,7 +16,7 @@ PLACES = frozenset(
 """Keys of `train` that say how and where the numbers are computed, and do not decide them."""
 LATER_KEYS = (
     *("amp", "schedule", "warmup", "lr_end", "decay", "loss", "quantile"),
-    *("optimizer", "optimizer_options"),
+    *("optimizer", "optimizer_options", "ema", "monitor", "monitor_mode"),
 )
 """Keys of `train` that count in a fingerprint if they are not the default, since older runs do not have them."""
 
@@ -48,6 +48,13 @@ class TrainConfig(Frozen):
     """Largest gradient norm; 0: no clipping."""
     early_stop_patience: int = setting(5, ge=0, agents=True)
     """Epochs without a better validation loss before stopping; 0: never stop early."""
+    ema: float = Field(0.0, ge=0, lt=1)
+    """Decay of the average of the weights that is judged and kept, such as 0.999; 0: the weights themselves."""
+    monitor: str = "valid_loss"
+    """Number of an epoch that decides on the best epoch, early stopping and the best config: valid_loss, or one that
+    a task of your own measures."""
+    monitor_mode: Literal["min", "max"] = "min"
+    """max: a larger number is better."""
     refit: bool = setting(False, agents=True)
     """After validation chose the epoch, train again on training and validation dates for as many epochs."""
     max_steps: int = setting(0, ge=0, agents=True)
@@ -93,6 +100,8 @@ class TrainConfig(Frozen):
             raise ValueError(f"train.amp {self.amp} is for train.dtype float32, not {self.dtype}")
         if self.checkpoint == "sharded" and self.parallel != "fsdp":
             raise ValueError("train.checkpoint sharded needs train.parallel fsdp, which splits the model")
+        if self.monitor == "valid_loss" and self.monitor_mode == "max":
+            raise ValueError("train.monitor_mode max: a larger valid_loss is not better; name a train.monitor")
         if self.quantile != 0.5 and self.loss != "quantile":
             raise ValueError(f"train.quantile is not used by train.loss {self.loss}; set train.loss quantile")
         optimizers.check(self.optimizer, self.optimizer_options)

@@ -27,6 +27,7 @@ OPTIONAL = {
     "optimizer": "def optimizer(self, model: nn.Module, config: RunConfig) -> Optimizer:",
     "optimizers": "def optimizers(self, model: nn.Module, config: RunConfig) -> dict[str, Optimizer]:",
     "lr_factor": "def lr_factor(self, step: int, steps: int) -> float:",
+    "measure": "def measure(self, outputs: Tensor, targets: Tensor) -> dict[str, Sums]:",
     "predictions": "def predictions(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> pd.DataFrame:",
     "sample": "def sample(self, model: nn.Module, dataset: Dataset) -> str:",
     "excess_sharpe": (

@@ -55,6 +55,8 @@ class EpochMetrics(Plain):
     """Of these, until the first batch came."""
     finished: AwareDatetime | None = None
     """When it ended (UTC)."""
+    measures: dict[str, float] = Field(default_factory=dict, exclude_if=lambda measures: not measures)
+    """What a task of the user's measures on the validation windows, by its name."""
 
 
 class Machine(Plain):

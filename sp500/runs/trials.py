@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from pydantic import ConfigDict, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from sp500.errors import ConfigError
 from sp500.runs.checksums import append_line, line_error, read_lines
@@ -55,9 +55,17 @@ class TrialResult(Plain):
     stopped: int | None = None
     """The rung at which a stopper ended it; None: it trained to its end."""
 
+    monitored: float | None = Field(default=None, exclude_if=lambda score: score is None)
+    """What `train.monitor` names, if not the validation loss; lower is better."""
+
     @property
     def score(self) -> float | None:
-        """Validation loss as a share of the naive one, so that trials on different data compare; lower is better."""
+        """Validation loss as a share of the naive one, so that trials on different data compare; lower is better.
+
+        Or what `train.monitor` names.
+        """
+        if self.monitored is not None:
+            return self.monitored
         return self.valid_loss / self.naive_loss if self.valid_loss is not None and self.naive_loss else self.valid_loss
 
 

@@ -164,6 +164,8 @@ def run_record(
 def judge(task: Task, dataset: Dataset, result: FitResult, config: RunConfig, run: Run) -> Metrics:
     """Return the metrics of the best epoch; predictions of the test and confusion matrix go to the run's folder."""
     metrics = task.judge(result.outputs, dataset)
+    for split, measures in result.measures.items():
+        metrics[split] = {**measures, **metrics[split]}
     task.predictions(result.outputs["test"], dataset.test, dataset).to_parquet(run.path / "predictions.parquet")
     matrix = metrics["test"].get("confusion_matrix")
     if matrix is not None and config.eval.save_cm:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from sp500.data.batches import Batches
+from sp500.data.batches import Batch, Batches
 from sp500.data.windows import Windows
-from sp500.training.task import Task
+from sp500.errors import DataError
+from sp500.training.task import Measuring, Sums, Task
 from sp500.training.worker import Worker
 
 EVAL_BATCH, EVAL_PIXELS = 4096, 2**19
@@ -25,17 +28,50 @@ def windows_at_once(batches: Batches, batch_size: int) -> int:
     return min(count, max(EVAL_PIXELS // batches.pixels, batch_size)) if batches.pixels else count
 
 
+class Measures:
+    """What a task measures, as sums over the batches of all workers; nothing for a task that measures nothing."""
+
+    def __init__(self, task: Task, worker: Worker) -> None:
+        self._task, self._worker = task if isinstance(task, Measuring) else None, worker
+        self._sums: dict[str, Tensor] = {}
+
+    def add(self, output: Tensor, batch: Batch) -> None:
+        """Count this rank's part of a batch. Raises DataError for what is not a `Sums` by name."""
+        if self._task is None:
+            return
+        measured: Mapping[str, object] = self._task.measure(output, batch.y)
+        for name, sums in measured.items():
+            if not isinstance(sums, Sums):
+                kind = type(sums).__name__
+                raise DataError(f"measure returned {name} as {kind}, expected sp500.Sums(total, count)")
+            pair = torch.stack([torch.as_tensor(number, dtype=torch.float64) for number in (sums.total, sums.count)])
+            pair = pair.to(self._worker.device) * bool(batch.count)
+            self._sums[name] = self._sums[name] + pair if name in self._sums else pair
+
+    def means(self) -> dict[str, float]:
+        """Return the numbers by name. All workers call it."""
+        if not self._sums:
+            return {}
+        totals = self._worker.total(torch.stack([self._sums[name] for name in sorted(self._sums)]))
+        return {name: float(total / count) for name, (total, count) in zip(sorted(self._sums), totals, strict=True)}
+
+
 @torch.no_grad()
-def predict(task: Task, model: nn.Module, windows: Windows, worker: Worker, batch_size: int) -> np.ndarray:
+def predict(
+    task: Task, model: nn.Module, windows: Windows, worker: Worker, batch_size: int, *, measures: Measures | None = None
+) -> np.ndarray:
     """Return what the task keeps of the outputs for all windows [window, number], the same on every rank.
 
-    Each rank computes its part of every batch.
+    Each rank computes its part of every batch, and `measures` counts it.
     """
     model.eval()
     whole = torch.empty(0)
     batches = batches_of(windows, worker)
     for batch in batches.in_order(windows_at_once(batches, batch_size)):
-        part = task.kept(model(batch.x), batch.y)
+        output = model(batch.x)
+        part = task.kept(output, batch.y)
+        if measures:
+            measures.add(output, batch)
         if not len(whole):
             whole = part.new_zeros(len(windows), part.shape[1])
         if batch.count:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
 
@@ -21,7 +21,7 @@ from torch import nn
 from sp500.config import RunConfig
 from sp500.data.batches import TrainingBatches
 from sp500.data.windows import Dataset
-from sp500.errors import DataError, SP500Error
+from sp500.errors import ConfigError, DataError, SP500Error
 from sp500.machine.cores import usable_cores
 from sp500.machine.memory import PeakMemory
 from sp500.models import weights
@@ -37,6 +37,8 @@ from sp500.training.worker import Worker, share_statistics
 
 CHECKED_STEPS = 100
 """Steps between two looks at the losses: each waits for the GPU, and for the other workers."""
+LOSS = "valid_loss"
+"""What `train.monitor` names if not one of the task's measures."""
 RISEN = 10
 """Ratio of two losses that makes a rise."""
 
@@ -44,7 +46,8 @@ RISEN = 10
 @dataclass(frozen=True)
 class FitResult:
     """A fitted model's numbers. `outputs` [window, number] per split: what the task keeps of the best epoch's outputs;
-    losses: mean over the validation windows.
+    losses: mean over the validation windows. `best_score`: what `train.monitor` names, lower is better; `measures`: by
+    split, what the task measures there with the best weights.
 
     Best epoch 0 is the untrained model, whose forecast is the naive one: no epoch had a lower validation loss.
     """
@@ -64,6 +67,8 @@ class FitResult:
     """Whether it ended at the epoch to pause after, and can go on."""
     device_name: str = ""
     """Of a GPU, if that was measured: NVIDIA H100 80GB HBM3."""
+    best_score: float | None = None
+    measures: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @property
     def samples(self) -> int:
@@ -108,7 +113,7 @@ def fit(
     with PeakMemory() as peak:
         fitting = _Fitting(task, dataset, config, worker, checkpoints, train=train)
         paused = fitting.run(until)
-        outputs = fitting.outputs(splits)
+        outputs, measures = fitting.outputs(splits)
     peaks = torch.zeros(worker.world, dtype=torch.float64, device=worker.device)
     peaks[worker.rank] = peak.bytes
     progress = fitting.progress
@@ -122,6 +127,8 @@ def fit(
         device=worker.device.type,
         paused=paused,
         fit_seconds=sum(epoch.seconds for epoch in progress.epochs[fitting.resumed :]) - fitting.earlier,
+        best_score=progress.best_score if config.train.monitor != LOSS else None,
+        measures=measures,
     )
 
 
@@ -174,12 +181,14 @@ class _Fitting:
 
     def _resume(self) -> bool:
         """Continue from the last checkpoint. Returns whether there is one."""
-        held = Snapshot(weights.dump(self.model), self.stepper.optimizers.parameters(), {})
+        held = Snapshot(weights.dump(self.model), {**self.stepper.optimizers.parameters(), **self.stepper.own()}, {})
         resumed = self.checkpoints.resume(self.worker, held) if self.checkpoints else None
         if resumed is None:
             return False
         snapshot, self.best = resumed
         weights.load(self.model, snapshot.model)
+        if self.stepper.average:
+            self.stepper.average.load(snapshot.optimizer)
         self.stepper.optimizers.load(snapshot.optimizer, str(snapshot.progress.get("optimizer", "")))
         self.progress = TrainingState.parse(snapshot.progress)
         self.resumed = self.progress.epoch
@@ -188,13 +197,14 @@ class _Fitting:
 
     def _start(self) -> None:
         """Make the untrained model the first candidate for the best epoch, if a validation split can judge it."""
-        loss = self._validate()
+        loss, measures = self._validate()
+        score = self._score(measures)  # a monitor that is not measured is refused before any step
         if loss is None or self.config.model.own:  # a model of the user's starts anywhere, not from a forecast
             self.progress.untrained_loss = loss
             return
         if not math.isfinite(loss):
             raise divergence_error(self.config, 0, "validation loss")
-        self.progress.start(loss)
+        self.progress.start(loss, score)
         self._keep_best()
         if self.checkpoints:
             self._save(self.checkpoints)
@@ -206,7 +216,12 @@ class _Fitting:
         self.stepper.start(number)
         done = self._train(number)
         share_statistics(self.model, self.worker)
-        trained, valid = time.perf_counter(), self._validate()
+        with self.stepper.judged():
+            self._judge(number, done)
+
+    def _judge(self, number: int, done: PartialEpoch) -> None:
+        """Validate, record and keep an epoch that has been trained."""
+        trained, (valid, measures) = time.perf_counter(), self._validate()
         metrics = EpochMetrics(
             epoch=number,
             train_loss=done.loss_sum / max(done.targets, 1),
@@ -217,10 +232,11 @@ class _Fitting:
             first_batch_seconds=done.first_batch_seconds,
             seconds=done.seconds + time.perf_counter() - trained,
             finished=datetime.now(UTC),
+            measures=measures,
         )
         if valid is not None and not math.isfinite(valid):
             raise divergence_error(self.config, number, "validation loss", self.losses)
-        if self.progress.record(metrics, self.progress.step):
+        if self.progress.record(metrics, self.progress.step, self._score(measures)):
             self._keep_best()
         if self.checkpoints:
             self._save(self.checkpoints)
@@ -230,7 +246,21 @@ class _Fitting:
         optimizers, progress = self.stepper.optimizers, self.progress.dump()
         if plain := optimizers.dump_plain():
             progress["optimizer"] = plain
-        checkpoints.save(Snapshot(weights.dump(self.model), optimizers.dump(), progress, self.best), self.worker)
+        tensors = {**optimizers.dump(), **self.stepper.own()}
+        checkpoints.save(Snapshot(weights.dump(self.model), tensors, progress, self.best), self.worker)
+
+    def _score(self, measures: Mapping[str, float]) -> float | None:
+        """Return what decides on the best epoch, lower is better; None if that is the validation loss."""
+        name, mode = self.config.train.monitor, self.config.train.monitor_mode
+        if name == LOSS or self.valid is None:
+            return None
+        if name not in measures:
+            listed = ", ".join(measures) or "nothing; it has no method measure"
+            raise ConfigError(f"train.monitor {name}: expected {LOSS} or what the task measures: {listed}")
+        score = measures[name]
+        if not math.isfinite(score):
+            raise SP500Error(f"{name}, which train.monitor names, is {score} after an epoch")
+        return -score if mode == "max" else score
 
     def _train(self, number: int) -> PartialEpoch:
         """Train for one pass, or the rest of it."""
@@ -257,7 +287,8 @@ class _Fitting:
             if self.checkpoints and saves:
                 done.loss_sum, done.seconds = float(self.worker.total(loss_sum)), time.perf_counter() - started
                 loss_sum = self._mine(done.loss_sum)
-                self._save(self.checkpoints)
+                with self.stepper.judged():
+                    self._save(self.checkpoints)
                 started = time.perf_counter() - done.seconds  # without the time of writing
         self._check(recent, number, done.steps)
         done.loss_sum, done.seconds = float(self.worker.total(loss_sum)), time.perf_counter() - started
@@ -281,27 +312,33 @@ class _Fitting:
         return torch.tensor(loss_sum if not self.worker.rank else 0.0, dtype=torch.float64, device=self.worker.device)
 
     @torch.no_grad()
-    def _validate(self) -> float | None:
+    def _validate(self) -> tuple[float | None, dict[str, float]]:
+        """Return the mean loss over the validation windows, and what the task measures there."""
         if self.valid is None:
-            return None
+            return None, {}
         self.model.eval()
         loss_sum = torch.zeros((), dtype=torch.float64, device=self.worker.device)
+        measures = evaluation.Measures(self.task, self.worker)
         for batch in self.valid.in_order(evaluation.windows_at_once(self.valid, self.config.batch_size)):
-            loss = self.task.loss(self.model(batch.x), batch.y)  # also for nothing: FSDP's ranks compute together
+            output = self.model(batch.x)
+            loss = self.task.loss(output, batch.y)  # also for nothing: FSDP's ranks compute together
             if batch.count:
                 loss_sum += loss
-        return float(self.worker.total(loss_sum)) / self.valid.targets
+            measures.add(output, batch)
+        return float(self.worker.total(loss_sum)) / self.valid.targets, measures.means()
 
-    def outputs(self, splits: tuple[str, ...]) -> dict[str, np.ndarray]:
-        """Return what the task keeps of the best weights' outputs for all windows of these splits, on every rank."""
+    def outputs(self, splits: tuple[str, ...]) -> tuple[dict[str, np.ndarray], dict[str, dict[str, float]]]:
+        """Return what the task keeps, and measures, of the best weights' outputs for these splits, on every rank."""
         weights.load(self.model, self.best)
-        outputs = {}
+        outputs, measured = {}, {}
         for name, windows in (("valid", self.dataset.valid), ("test", self.dataset.test)):
             if name in splits and windows is not None:
-                outputs[name] = evaluation.predict(self.task, self.model, windows, self.worker, self.config.batch_size)
+                measures, size = evaluation.Measures(self.task, self.worker), self.config.batch_size
+                outputs[name] = evaluation.predict(self.task, self.model, windows, self.worker, size, measures=measures)
+                measured[name] = measures.means()
                 if not np.isfinite(outputs[name]).all():
                     raise divergence_error(self.config, self.progress.best_epoch, f"{name} output")
-        return outputs
+        return outputs, measured
 
 
 def divergence_error(config: RunConfig, epoch: int, what: str, before: Sequence[float] = ()) -> SP500Error:

@@ -194,10 +194,9 @@ class Optimizers:
             state: dict[int, dict[str, object]] = {}
             kept = optimizer.state_dict()
             for key, value in values.items():
-                of, _, place = key.rpartition("/")
-                number, name = place.split(".", 1)
-                if f"{of}/" * bool(of) != prefix:
+                if key[: key.rfind("/") + 1] != prefix:
                     continue
+                number, name = key[len(prefix) :].split(".", 1)
                 if number.startswith("group"):
                     group = kept["param_groups"][int(number.removeprefix("group"))]
                     group[name] = tuple(value) if isinstance(group[name], tuple) else value

@@ -35,23 +35,35 @@ class TrainingState:
     best_epoch: int = 0
     """0: the untrained model."""
     best_loss: float = math.inf
+    """Validation loss of the best epoch."""
+    best_score: float = math.inf
+    """Of the best epoch: the validation loss, or what `train.monitor` names; lower is better."""
     epochs: list[EpochMetrics] = field(default_factory=list)
     untrained_loss: float | None = None
     """Validation loss of the untrained model."""
     partial: PartialEpoch | None = None
     """The epoch after `epoch`, if it is under way."""
 
-    def start(self, valid_loss: float) -> None:
-        """Record the validation loss of the untrained model. An epoch has to improve on it to be the best."""
-        self.best_epoch, self.best_loss, self.untrained_loss = 0, valid_loss, valid_loss
+    def start(self, valid_loss: float, score: float | None = None) -> None:
+        """Record the validation loss of the untrained model, and its score if that is another number.
 
-    def record(self, epoch: EpochMetrics, step: int) -> bool:
-        """Record an epoch. Returns whether it is the best so far. Without a validation split the latest one is."""
+        An epoch has to improve on it to be the best.
+        """
+        self.best_epoch, self.best_loss, self.untrained_loss = 0, valid_loss, valid_loss
+        self.best_score = valid_loss if score is None else score
+
+    def record(self, epoch: EpochMetrics, step: int, score: float | None = None) -> bool:
+        """Record an epoch, with its score if that is not the validation loss. Returns whether it is the best so far.
+
+        Without a validation split the latest one is.
+        """
         self.epoch, self.step, self.partial = epoch.epoch, step, None
         self.epochs.append(epoch)
-        better = epoch.valid_loss is None or epoch.valid_loss < self.best_loss
+        score = epoch.valid_loss if score is None else score
+        better = score is None or score < self.best_score
         if better:
             self.best_epoch = epoch.epoch
+            self.best_score = math.inf if score is None else score
             self.best_loss = math.inf if epoch.valid_loss is None else epoch.valid_loss
         return better
 
@@ -72,6 +84,7 @@ class TrainingState:
             "step": self.step,
             "best_epoch": self.best_epoch,
             "best_loss": self.best_loss if math.isfinite(self.best_loss) else None,
+            **({} if self.best_score == self.best_loss else {"best_score": self.best_score}),
             "epochs": [epoch.model_dump(mode="json") for epoch in self.epochs],
             "untrained_loss": self.untrained_loss,
             "partial": asdict(self.partial) if self.partial else None,
@@ -83,4 +96,5 @@ class TrainingState:
         epochs = [EpochMetrics.model_validate(line) for line in data["epochs"]]
         loss = math.inf if data["best_loss"] is None else data["best_loss"]
         partial = PartialEpoch(**fields) if (fields := data.get("partial")) else None
-        return cls(data["epoch"], data["step"], data["best_epoch"], loss, epochs, data.get("untrained_loss"), partial)
+        score, untrained = data.get("best_score", loss), data.get("untrained_loss")
+        return cls(data["epoch"], data["step"], data["best_epoch"], loss, score, epochs, untrained, partial)

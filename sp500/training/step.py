@@ -8,6 +8,7 @@ would weigh parts of unequal size wrongly.
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from sp500.config import RunConfig, TrainConfig
 from sp500.data.batches import Batch, parts
 from sp500.models import dropout, stack
+from sp500.training.average import Average
 from sp500.training.optimizer import Optimizers
 from sp500.training.task import Scheduled, Task
 from sp500.training.worker import Worker
@@ -46,6 +48,7 @@ class Stepper:
             self.dropout.disable_compile()
             self._wrapped = torch.compile(self._wrapped)  # type: ignore[assignment] # it is a module
         own = (type(task).optimizer, type(task).optimizers) != (Task.optimizer, Task.optimizers)
+        self.average = Average(model, train.ema) if train.ema else None
         self.optimizers = Optimizers(task.optimizers(model, config), own=own)
 
     def start(self, epoch: int) -> None:
@@ -73,7 +76,17 @@ class Stepper:
             loss_sum = loss_sum + 0.0 * norm
         for optimizer in self.optimizers.named.values():
             optimizer.step()
+        if self.average:
+            self.average.update(step)
         return loss_sum
+
+    def judged(self) -> AbstractContextManager[None]:
+        """Return a context in which the model has the weights that are judged and kept."""
+        return self.average.applied() if self.average else nullcontext()
+
+    def own(self) -> dict[str, Tensor]:
+        """Return the weights themselves where others are judged."""
+        return self.average.dump() if self.average else {}
 
     def _schedule(self, step: int) -> None:
         """Set learning rate and momentum of a step."""

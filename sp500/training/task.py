@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Protocol, runtime_checkable
 
@@ -67,6 +68,23 @@ class Task(Protocol):
         """Return one row per window: what was kept, and the target if that is one number."""
         columns = {f"output_{number}": output[:, number] for number in range(output.shape[1])}
         return pd.DataFrame(columns | ({"target": windows.targets} if windows.targets.ndim == 1 else {}))
+
+
+@dataclass(frozen=True)
+class Sums:
+    """A number of an epoch as its sum over windows and what that is divided by, so that workers and batches add up."""
+
+    total: Tensor | float
+    count: Tensor | float
+
+
+@runtime_checkable
+class Measuring(Protocol):
+    """A task that measures more than the loss after each epoch."""
+
+    def measure(self, outputs: Tensor, targets: Tensor) -> dict[str, Sums]:
+        """Return numbers by name of outputs [batch, output] against the targets [batch] of validation windows."""
+        ...
 
 
 @runtime_checkable

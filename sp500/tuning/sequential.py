@@ -107,6 +107,7 @@ def run_trial(
             trial,
             result.outputs["valid"],
             valid_loss=result.best_loss,
+            monitored=result.best_score,
             best_epoch=result.best_epoch,
             epochs=len(result.epochs),
             samples=result.samples,

@@ -44,3 +44,10 @@ def test_losses_over_orders_of_magnitude_are_on_a_logarithmic_axis(last, logarit
     found = figures.curves(group(), {"a": epochs})
     assert found is not None
     assert ("(logarithmic)" in found.caption) == logarithmic
+
+
+def test_measures_of_a_task_are_drawn_per_epoch() -> None:
+    common = {"train_loss": 1.0, "valid_loss": 1.0, "samples": 1, "seconds": 1.0}
+    epochs = [EpochMetrics(epoch=number, measures={"top1": number / 4}, **common) for number in (1, 2)]
+    assert figures.measures(group(), {"a": [epoch.model_copy(update={"measures": {}}) for epoch in epochs]}) is None
+    assert figures.measures(group(), {"a": epochs}) is not None

@@ -31,7 +31,8 @@ def act(config: Train, run: Run) -> RunRecord:
 
         def show(epoch: EpochMetrics) -> None:
             valid = "" if epoch.valid_loss is None else f"  valid {epoch.valid_loss:.5f}"
-            progress.advance(f"train {epoch.train_loss:.5f}{valid}", done=epoch.epoch, unit=unit(epoch))
+            measures = "".join(f", {name} {value:.5g}" for name, value in epoch.measures.items())
+            progress.advance(f"train {epoch.train_loss:.5f}{valid}{measures}", done=epoch.epoch, unit=unit(epoch))
 
         return train.train(config, run, on_epoch=show, seeds=config.seeds)
 

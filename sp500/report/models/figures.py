@@ -98,6 +98,28 @@ def curves(group: Group, epochs: Mapping[str, Sequence[EpochMetrics]]) -> Figure
 
 
 @apply_style()
+def measures(group: Group, epochs: Mapping[str, Sequence[EpochMetrics]]) -> Figure | None:
+    """Draw small multiples: each number that a task of the user's measures, per epoch, with a line per model."""
+    names = sorted({name for row in group.models for epoch in epochs.get(row["run"], ()) for name in epoch.measures})
+    if not names:
+        return None
+    shown = group.models[:PANELS]
+    down = -(-len(names) // ACROSS)
+    height = 0.2 + 1.75 * down
+    chart = Canvas(figsize=(WIDTH, height))
+    chart.subplots_adjust(0.05, 0.22 / height, 0.995, 1 - 0.3 / height, hspace=0.5, wspace=0.35)
+    for place, name in enumerate(names):
+        panel = chart.add_subplot(down, ACROSS, place + 1)
+        for number, row in enumerate(shown):
+            points = [(epoch.epoch, epoch.measures.get(name, np.nan)) for epoch in epochs.get(row["run"], ())]
+            panel.plot([at for at, _ in points], [value for _, value in points], color=GREY if number else BLUE)
+        panel.set_title(name, loc="left", fontsize=9, color=INK)
+        panel.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+    caption = "Numbers of the task on the validation windows, per epoch; blue: the first model of the table."
+    return render(chart, "measures" + group.name, f"{caption}{_best_of(shown, group.models)}")
+
+
+@apply_style()
 def growth(group: Group) -> Figure | None:
     """Draw the growth of 1 over the test by trading the best model's forecasts, and by holding."""
     best = next((row for row in group.models if row["growth"]), None)

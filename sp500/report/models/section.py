@@ -34,6 +34,7 @@ class ModelSection(Section):
                 *details.list_tables(group, runs.importance),
                 figures.improvements(group),
                 figures.curves(group, runs.epochs),
+                figures.measures(group, runs.epochs),
                 figures.growth(group),
                 figures.confusion(group),
                 _sample(group),
