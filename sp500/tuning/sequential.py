@@ -159,8 +159,10 @@ def _fit_part(
 def _value(part: FitResult, data: TrialData | str) -> float:
     """Return the best trained loss so far as a share of the naive one, so that trials on different data compare.
 
-    Without the untrained model: where no epoch beats the naive forecast yet, all trials would tie.
+    Or what train.monitor names. Without the untrained model: where no epoch beats the naive forecast yet, all trials would tie.
     """
+    if part.best_score is not None:
+        return part.best_score
     loss = min(epoch.valid_loss for epoch in part.epochs if epoch.valid_loss is not None)
     assert isinstance(data, TrialData)
     return loss / data.naive_loss if data.naive_loss else loss
