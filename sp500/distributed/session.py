@@ -13,14 +13,16 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TypeVar
+from unittest import mock
 
 import grpc
 import ray
 from ray._private import auto_init_hook, ray_constants, services
 from ray._private.grpc_utils import init_grpc_channel
+from ray._private.node import Node
 from ray.job_config import JobConfig
 
 from sp500.distributed import capacity, preflight
@@ -30,10 +32,14 @@ from sp500.machine.cores import usable_cores
 from sp500.machine.ray_token import ensure_ray_token
 
 T = TypeVar("T")
+Raylets = tuple[int, ...]
+"""Process numbers of the raylets of simulated nodes; of others none."""
 # https://docs.python.org/3/c-api/sys.html: handlers as the kernel has them, which any thread may set.
 _read_handler = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_int)(("PyOS_getsig", ctypes.pythonapi))
 _set_handler = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)(("PyOS_setsig", ctypes.pythonapi))
 log = logging.getLogger(__name__)
+# Set while this process has nodes of its own.
+_owning = threading.Event()
 
 # Set before Ray starts its processes. Ray's own default for OMP_NUM_THREADS counts a task's CPUs, and a fraction of a
 # CPU would mean none; torch's threads are set by the loop. A group of workers that lost a node waits for the next one,
@@ -57,6 +63,10 @@ LOCAL_ENVIRONMENT = {
     # Ray's default of 15 leaves its workers a thirtieth of a core next to anything else that runs, and makes the arm on
     # Ray incomparable to those without it.
     "RAY_worker_niceness": "0",
+    # Nobody collects them from a cluster that ends with this process.
+    "RAY_TRAIN_METRICS_ENABLED": "0",
+    "RAY_TRAIN_ENABLE_CONTROLLER_STRUCTURED_LOGGING": "0",
+    "RAY_TRAIN_ENABLE_WORKER_STRUCTURED_LOGGING": "0",
 }
 
 
@@ -73,16 +83,16 @@ SOCKET_ROOM = 107 - 87
 
 
 @contextmanager
-def connect() -> Iterator[None]:
+def connect() -> Iterator[Raylets]:
     """Connect to Ray for the block: to the cluster of RAY_ADDRESS or of an earlier call, else to a new one here."""
     if ray.is_initialized():
-        yield
+        yield ()
         return
     address = ray_address.read()
     ray_address.check(address)
     with _join(address) if address else _start_local():
         try:
-            yield
+            yield ()
         finally:
             shut_down()
 
@@ -93,15 +103,25 @@ class BackgroundRay:
     One thread does both: the kernel ends the processes of a local cluster with the thread that started them.
     """
 
-    def __init__(self) -> None:
-        self._started: Future[None] = Future()
+    def __init__(self, connecting: AbstractContextManager[Raylets]) -> None:
+        self._connecting = connecting
+        self._started: Future[Raylets] = Future()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._hold, name="ray-session")
         self._thread.start()
 
-    def wait(self) -> None:
+    def wait(self) -> Raylets:
         """Wait until Ray is connected. Raises ResourcesError, or what kept it from that."""
-        self._started.result()
+        return self._started.result()
+
+    @contextmanager
+    def connect(self) -> Iterator[Raylets]:
+        """Wait until Ray is connected, for the block, after which it begins to end."""
+        raylets = self.wait()
+        try:
+            yield raylets
+        finally:
+            self.begin_end()
 
     def count_cpus(self) -> int:
         """Return how many CPUs the cluster can have, once it is connected."""
@@ -119,8 +139,8 @@ class BackgroundRay:
 
     def _hold(self) -> None:
         try:
-            with connect():
-                self._started.set_result(None)
+            with self._connecting as raylets:
+                self._started.set_result(raylets)
                 self._ending.wait()
         except BaseException as error:  # of the thread: `wait` raises it in the caller, or it is raised here
             if self._started.done():
@@ -129,14 +149,14 @@ class BackgroundRay:
 
 
 @contextmanager
-def start_in_background() -> Iterator[BackgroundRay]:
-    """Start Ray as `connect` does, next to the block, and end it with the block at the latest."""
+def start_in_background(nodes: AbstractContextManager[Raylets] | None = None) -> Iterator[BackgroundRay]:
+    """Start these nodes, or Ray as `connect` does, next to the block; it ends with the block at the latest."""
     # A wait for a cluster that is not there has to notice a signal, which only the main thread does.
-    if address := ray_address.read():
+    if nodes is None and (address := ray_address.read()):
         ray_address.check(address)
         with _name_address(address):
             _wait_for_answer(address)
-    background = BackgroundRay()
+    background = BackgroundRay(nodes or connect())
     try:
         yield background
     finally:
@@ -194,7 +214,7 @@ def _start_local() -> Iterator[None]:
     """Start a cluster of this process, out of the reach of other users of the machine."""
     set_defaults(ENVIRONMENT | LOCAL_ENVIRONMENT)
     cpus = usable_cores()
-    with capacity.declare_workers(0, cpus), private_session(), _on_loopback():
+    with capacity.declare_workers(0, cpus), private_session(), _on_loopback(), own_nodes():
         # "local": not the cluster that someone else may run on this machine.
         _init("local", include_dashboard=False, num_cpus=cpus, job_config=build_job_config())
         yield
@@ -236,6 +256,26 @@ def private_session() -> Iterator[None]:
         if earlier is not None:
             os.environ["RAY_TMPDIR"] = earlier
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def own_nodes() -> Iterator[None]:
+    """Start nodes in the block for this process only: without dashboard, autoscaler and reader of logs.
+
+    `ray.init` waits a second for the first and, at the end, one for all three. It can be asked to leave out the
+    dashboard's pages only.
+    """
+    with ExitStack() as stack:
+        for name in ("start_api_server", "start_monitor", "start_log_monitor"):
+            stack.enter_context(mock.patch.object(Node, name))
+        _owning.set()
+        stack.callback(_owning.clear)
+        yield
+
+
+def owns_cluster() -> bool:
+    """Return whether this process started the cluster that it is connected to."""
+    return _owning.is_set()
 
 
 @contextmanager

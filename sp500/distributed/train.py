@@ -22,6 +22,7 @@ from sp500.data.shards import stream
 from sp500.data.shards.reader import Chunk, ShardSet
 from sp500.data.windows import Dataset
 from sp500.distributed import capacity, data, preflight, session
+from sp500.distributed.local_trainer import LocalTrainer
 from sp500.distributed.worker import RayWorker
 from sp500.errors import SP500Error
 from sp500.runs.store import Run
@@ -84,7 +85,7 @@ def fit_on_ray(
     shutil.rmtree(storage, ignore_errors=True)
     held = None if task.made_by_workers else ray.put(dataset)
     assignment = Assignment(task, config, run, held, shards, checkpoints or run.checkpoints, report, measure_speed)
-    trainer = TorchTrainer(
+    trainer = (LocalTrainer if session.owns_cluster() else TorchTrainer)(
         _train,
         train_loop_config={"assignment": assignment},
         torch_config=TorchConfig(backend="nccl" if gpu else "gloo", timeout_s=COLLECTIVE_SECONDS),
@@ -101,7 +102,8 @@ def fit_on_ray(
 
 def _run_trainer(trainer: TorchTrainer) -> FitResult:
     try:
-        result = session.run_in_thread(trainer.fit).return_value
+        stop = trainer.stop if isinstance(trainer, LocalTrainer) else None
+        result = session.run_in_thread(trainer.fit, stop).return_value
     except ray.train.TrainingFailedError as error:
         raise SP500Error(f"training on Ray failed after {MAX_RESTARTS} restarts: {error}") from error
     if isinstance(result, SP500Error):

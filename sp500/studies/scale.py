@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sp500.errors import ConfigError, SP500Error
 from sp500.execution import execute
 from sp500.machine import ray_address
+from sp500.machine.imports import preload
 from sp500.machine.memory import run_in_subprocess
 from sp500.runs import scaling
 from sp500.runs.arm_timing import CpuSeconds
@@ -16,6 +19,9 @@ from sp500.runs.record import RunRecord, Status, make_record
 from sp500.runs.results import ScaleRow
 from sp500.runs.store import Run, RunStore
 from sp500.studies.settings import ArmSettings, Budgeted, ScaleSettings
+
+if TYPE_CHECKING:
+    from sp500.distributed.session import BackgroundRay
 
 
 def run_scale(
@@ -86,16 +92,25 @@ def run_arm(arm: ArmSettings) -> RunRecord:
 
 def train(arm: ArmSettings, run: Run) -> RunRecord:
     """Train by the arm's function."""
-    from sp500.studies import scale_arms
-
     config = arm.run_config()
-    if arm.kind == "in_memory":
-        return scale_arms.in_memory(config, run, arm.limit_bytes)
-    if arm.kind == "streaming":
-        return scale_arms.streaming(config, run, arm.limit_bytes, arm.shards, arm.skip_bad_shards)
     nodes = arm.nodes or (None if ray_address.read() else arm.num_workers)
-    budget, root, skip_bad = arm.limit_bytes, arm.shards, arm.skip_bad_shards
-    return scale_arms.on_ray(config, run, nodes=nodes, memory_bytes=budget, root=root, skip_bad=skip_bad)
+    with _start_ray(nodes, arm.limit_bytes) if arm.kind == "ray" else nullcontext() as ray:
+        preload("sp500.studies.scale_arms")  # loads torch, while Ray starts
+        from sp500.studies import scale_arms
+
+        if arm.kind == "in_memory":
+            return scale_arms.in_memory(config, run, arm.limit_bytes)
+        if arm.kind == "streaming":
+            return scale_arms.streaming(config, run, arm.limit_bytes, arm.shards, arm.skip_bad_shards)
+        assert ray is not None
+        return scale_arms.on_ray(config, run, ray, nodes=nodes or 0, root=arm.shards, skip_bad=arm.skip_bad_shards)
+
+
+def _start_ray(nodes: int | None, memory_bytes: int) -> AbstractContextManager[BackgroundRay]:
+    """Begin to start the nodes whose memory is measured; none on a cluster that is not ours."""
+    from sp500.distributed import session, simulated_nodes
+
+    return session.start_in_background(simulated_nodes.simulate(nodes, memory_bytes) if nodes else None)
 
 
 def preview(config: ScaleSettings) -> dict[str, object]:

@@ -11,10 +11,10 @@ budget as their memory and object store, and what they took is measured.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from sp500.config import RunConfig
 from sp500.data import pipeline
@@ -34,6 +34,9 @@ from sp500.training.fitting import fit_model
 from sp500.training.loop import FitResult
 from sp500.training.step import DTYPES
 from sp500.training.worker import SoloWorker, device
+
+if TYPE_CHECKING:
+    from sp500.distributed.session import BackgroundRay
 
 EXPERIMENT = "scale"
 
@@ -85,28 +88,28 @@ def streaming(config: RunConfig, run: Run, memory_bytes: int, root: str = "", sk
 
 
 def on_ray(
-    config: RunConfig, run: Run, *, nodes: int | None, memory_bytes: int | None, root: str = "", skip_bad: int = 0
+    config: RunConfig, run: Run, ray: BackgroundRay, *, nodes: int, root: str = "", skip_bad: int = 0
 ) -> RunRecord:
-    """Train by N workers over shards, on `nodes` simulated nodes, or on the connected cluster if None."""
+    """Train by N workers over shards, on `ray` of so many simulated nodes, or on a cluster (0)."""
     from sp500.distributed import preflight, train
 
     started = datetime.now(UTC)
     ready = prepare(config)
-    with _nodes(nodes, memory_bytes) as raylets:
+    with ray.connect() as raylets:
         # Before tasks write shards, which may take minutes; the storage on all nodes, also those that had to come.
         preflight.worker_share(
             config.num_workers, gpu=preflight.use_gpu(config.train.device, config.num_workers), readers=True
         )
         preflight.check_shared_storage(run.path)
-        run.write_cluster(preflight.resources(), nodes or 0)
+        run.write_cluster(preflight.resources(), nodes)
         with PeakMemory(interval_seconds=0.5, roots=raylets) if raylets else nullcontext() as peak:
             shards, dataset = store_shards(ready, config, root, skip_bad, tasks=config.num_workers)
-            spread = nodes is not None and nodes >= config.num_workers
+            spread = nodes >= config.num_workers
             result = train.fit_on_ray(catalog.task(config), dataset, config, run, shards, spread=spread)
         have = preflight.resources()
     record = _judge(config, run, dataset, result, arm="ray", started=started, cluster=have)
     largest = peak.bytes if peak else record.peak_memory_bytes
-    machine = record.machine.model_copy(update={"simulated_nodes": nodes or 0})
+    machine = record.machine.model_copy(update={"simulated_nodes": nodes})
     return record.model_copy(update={"peak_memory_bytes": largest, "machine": machine})
 
 
@@ -124,12 +127,18 @@ def store_shards(
 def write(config: RunConfig, uri: str) -> DataCard:
     """Write the set of `config` to `uri` and return its data card; with workers, as many tasks of Ray write at once."""
     ready = prepare(config)
-    with _nodes(None, None) if config.num_workers else nullcontext():
+    with _connect() if config.num_workers else nullcontext():
         shards, facts = write_set(ready.source(), writer.absolute(uri), tasks=config.num_workers)
     card = ready.dataset(config.train.dtype, multiplier=1).card
     if isinstance(ready, pipeline.Prepared):
         card["feature_summary"] = pipeline.summary(ready.table)
     return {**card, "windows": card["windows"] | {"train": shards.windows}, "shards": facts}
+
+
+def _connect() -> AbstractContextManager[object]:
+    from sp500.distributed import session
+
+    return session.connect()
 
 
 def write_set(source: writer.Source, uri: str, skip_bad: int = 0, *, tasks: int = 0) -> tuple[ShardSet, ShardFacts]:
@@ -152,21 +161,6 @@ def write_set(source: writer.Source, uri: str, skip_bad: int = 0, *, tasks: int 
         "dropped": list(shards.dropped),
     }
     return shards, facts
-
-
-@contextmanager
-def _nodes(count: int | None, memory_bytes: int | None) -> Iterator[tuple[int, ...]]:
-    """Start the raylets whose memory is measured; none on a cluster that is not ours."""
-    if count is None:
-        from sp500.distributed import session
-
-        with session.connect():
-            yield ()
-        return
-    from sp500.distributed.simulated_nodes import simulate
-
-    with simulate(count, memory_bytes) as raylets:
-        yield raylets
 
 
 def _alone(config: RunConfig, run: Run, dataset: Dataset, arm: str, batches: stream.Stream | None) -> RunRecord:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import nn
@@ -32,6 +33,9 @@ from sp500.training.task import Detailed, Generative, Publishing, Task
 from sp500.training.throughput import ModelCost, add_matmul, count_cost, count_versions, describe
 from sp500.training.worker import SoloWorker, device
 
+if TYPE_CHECKING:
+    from sp500.distributed.session import BackgroundRay
+
 MUCH_DISK = 64 * 2**20
 
 
@@ -45,11 +49,12 @@ def train(
     dataset: Dataset | None = None,
     on_epoch: Callable[[EpochMetrics], None] | None = None,
     seeds: int = 1,
+    ray: BackgroundRay | None = None,
 ) -> RunRecord:
     """Train, judge and describe one run; checkpoints, epochs and predictions go to its folder.
 
-    `started` is when the run's clock began (default: this process); `dataset`: the run's, if it is loaded already. With
-    several `seeds` the model is trained and judged for as many, of which the first is the run's own. Raises SP500Error.
+    `started`: when its clock began (default: this process); `dataset`: if it is loaded; `ray`: if it is starting. With
+    several `seeds` the model is trained and judged for as many, of which the first is its own. Raises SP500Error.
     """
     config = catalog.resolve(config)
     started = started or process_start()
@@ -59,7 +64,8 @@ def train(
         estimator.check(config, dataset)
         cost = count_cost(task, config, dataset)
         warn_disk_use(cost, config, dataset, run)
-        with _trainer(task, config, run, on_epoch, measure_speed=cost is not None) as (fit_one, resources):
+        traced = cost is not None
+        with _trainer(task, config, run, on_epoch, ray, measure_speed=traced) as (fit_one, resources):
             result, refitted, fitted = refit.fit_with(fit_one, task, config, dataset, folder=run.path)
             others = _train_seeds(fit_one, task, config, dataset, folder=run.path, seeds=seeds)
             cluster = resources()
@@ -177,7 +183,13 @@ def judge(task: Task, dataset: Dataset, result: FitResult, config: RunConfig, ru
 
 @contextmanager
 def _trainer(
-    task: Task, config: RunConfig, run: Run, on_epoch: Callable[[EpochMetrics], None] | None, measure_speed: bool
+    task: Task,
+    config: RunConfig,
+    run: Run,
+    on_epoch: Callable[[EpochMetrics], None] | None,
+    ray: BackgroundRay | None,
+    *,
+    measure_speed: bool,
 ) -> Iterator[tuple[refit.Fit, Callable[[], dict[str, float] | None]]]:
     """Yield the functions by which this run trains a model and reads the cluster's resources, while connected."""
     # The first fit is the run's own; those for other seeds or on more dates leave no epochs.
@@ -203,7 +215,7 @@ def _trainer(
         own = next(first)
         return train.fit_on_ray(task, dataset, config, run, checkpoints=folder, report=own, measure_speed=own)
 
-    with session.connect():
+    with ray.connect() if ray else session.connect():
         gpu = preflight.use_gpu(config.train.device, config.num_workers)
         preflight.worker_share(config.num_workers, gpu=gpu)
         # After the nodes have come, so that the storage is tried on all of them.

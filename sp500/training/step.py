@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from sp500.config import RunConfig, TrainConfig
 from sp500.data.batches import Batch, parts
 from sp500.models import dropout, stack
+from sp500.training import ddp
 from sp500.training.average import Average
 from sp500.training.optimizer import Optimizers
 from sp500.training.task import Scheduled, Task
@@ -40,6 +41,8 @@ class Stepper:
         self._task, self._config, self._worker, self._steps = task, config, worker, steps
         if train.recompute:
             stack.recompute(model)
+        if train.compile:
+            ddp.import_compiler()
         # A user's model may have layers that some batches do not use, which DDP has to look for in every step.
         self._wrapped = worker.wrap(model, train.parallel, find_unused=bool(config.own_task or config.model.own))
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]

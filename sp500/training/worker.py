@@ -16,6 +16,7 @@ from sp500.errors import ConfigError, ResourcesError
 from sp500.models import batch_norm
 from sp500.models.stack import find_layers
 from sp500.runs.record import EpochMetrics
+from sp500.training import ddp
 
 Parallel = Literal["ddp", "fsdp"]
 
@@ -144,7 +145,7 @@ class GroupWorker:
             return model
         model.to(self.device)
         devices = [self.device] if self.device.type == "cuda" else None
-        return DistributedDataParallel(model, device_ids=devices, find_unused_parameters=find_unused)
+        return ddp.wrap(model, device_ids=devices, find_unused_parameters=find_unused)
 
     def accumulating(self, wrapped: nn.Module) -> AbstractContextManager[None]:
         """Keep the gradients here: they are averaged once per step.

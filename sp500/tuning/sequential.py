@@ -159,7 +159,8 @@ def _fit_part(
 def _value(part: FitResult, data: TrialData | str) -> float:
     """Return the best trained loss so far as a share of the naive one, so that trials on different data compare.
 
-    Or what train.monitor names. Without the untrained model: where no epoch beats the naive forecast yet, all trials would tie.
+    Or what train.monitor names. Without the untrained model: where no epoch beats the naive forecast yet, all trials
+    would tie.
     """
     if part.best_score is not None:
         return part.best_score

@@ -11,6 +11,7 @@ from pathlib import Path
 from threading import Thread
 
 import other_users
+import psutil
 import pytest
 import ray
 from ray._private import worker
@@ -37,7 +38,9 @@ def look_at_a_cluster(home: Path) -> dict[str, object]:
     with session.connect():
         folder, found = other_users.session_folder(), other_users.look()
         of_worker = ray.get(ray.remote(lambda: (sys.executable, __import__("statistics").__file__)).remote())
-    return found | {"left": folder.exists(), "of worker": of_worker}
+        words = [word for process in psutil.Process().children(recursive=True) for word in process.cmdline()]
+        services = {Path(word).name for word in words} & {"gcs_server", "dashboard.py", "monitor.py", "log_monitor.py"}
+    return found | {"left": folder.exists(), "of worker": of_worker, "services": services}
 
 
 def test_cluster_of_this_machine_is_closed_to_its_other_users(tmp_path):
@@ -45,6 +48,7 @@ def test_cluster_of_this_machine_is_closed_to_its_other_users(tmp_path):
     found = run_in_subprocess(look_at_a_cluster, tmp_path / "home")
     other_users.check(found)
     assert not found["left"]
+    assert found["services"] == {"gcs_server"}
     # A file of that name in the current folder hides nothing.
     assert found["of worker"] == (str(tmp_path / "home" / "my env" / "bin" / "python"), statistics.__file__)
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from sp500.console.entry import Command, run_experiment
-from sp500.console.imports import preload
 from sp500.console.progress import Progress
+from sp500.machine.imports import preload
 from sp500.runs.progress import epoch_meter, unit, units
 from sp500.runs.record import EpochMetrics, RunRecord
 from sp500.runs.store import Run
 from sp500.studies.settings import TrainSettings
+
+if TYPE_CHECKING:
+    from sp500.distributed.session import BackgroundRay
 
 
 class Train(TrainSettings, Command):
@@ -23,18 +27,26 @@ class Train(TrainSettings, Command):
 
 def act(config: Train, run: Run) -> RunRecord:
     """Train `config` and describe the run."""
-    preload("sp500.studies.train", "sp500.report.terminal")
-    from sp500.studies import train
-
     meter = epoch_meter(config.train, config.seeds, datetime.now(UTC))
-    with Progress("epoch", config.train.epochs, earlier=units(run), meter=meter) as progress:
+    progress = Progress("epoch", config.train.epochs, earlier=units(run), meter=meter)
+    with progress, _start_ray(config) as ray:
+        preload("sp500.studies.train", "sp500.report.terminal")  # while Ray starts
+        from sp500.studies import train
 
         def show(epoch: EpochMetrics) -> None:
             valid = "" if epoch.valid_loss is None else f"  valid {epoch.valid_loss:.5f}"
             measures = "".join(f", {name} {value:.5g}" for name, value in epoch.measures.items())
             progress.advance(f"train {epoch.train_loss:.5f}{valid}{measures}", done=epoch.epoch, unit=unit(epoch))
 
-        return train.train(config, run, on_epoch=show, seeds=config.seeds)
+        return train.train(config, run, on_epoch=show, seeds=config.seeds, ray=ray)
+
+
+def _start_ray(config: Train) -> AbstractContextManager[BackgroundRay | None]:
+    if not config.num_workers:
+        return nullcontext()
+    from sp500.distributed import session
+
+    return session.start_in_background()
 
 
 def main(argv: Sequence[str], prog: str = "sp500 train") -> int:

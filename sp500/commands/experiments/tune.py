@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from sp500 import formatting
 from sp500.console.entry import Command, run_experiment
-from sp500.console.imports import preload
 from sp500.console.progress import Progress
+from sp500.machine.imports import preload
 from sp500.progress import Meter, Unit
 from sp500.runs import arm_timing, compare
 from sp500.runs import progress as run_progress

@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 from pydantic import ValidationError, create_model
 
 from sp500.console.entry import Command, defaults, from_file, run_experiment
-from sp500.console.imports import preload
 from sp500.console.progress import Progress
 from sp500.errors import ConfigError, SP500Error
+from sp500.machine.imports import preload
 from sp500.progress import Meter, Unit
 from sp500.runs.record import RunRecord
 from sp500.runs.results import FoldRow
