@@ -19,6 +19,8 @@ from sp500.errors import SP500Error
 from sp500.runs.compare import ARMS
 
 SCRIPT = Path(__file__).parents[1] / "experiments" / "tune.py"
+# All epochs, as before searches stopped trials early: equal work in every arm.
+WHOLE = ("--train.early-stop-patience", "0")
 # Longer trials: about ten seconds each.
 LSTM = ("--space", "lstm12", "--train.epochs", "12")
 # A config of almost no work, so that what is left is the cost of a trial.
@@ -73,7 +75,8 @@ def _tiny(folder: Path, count: int, measure: Callable[..., Search]) -> float:
 
 
 def _search(folder: Path, name: str, *flags: str) -> Search:
-    command = [sys.executable, str(SCRIPT), "--runs-dir", str(folder / "runs"), "--name", name, "--json", *flags]
+    of_run = ("--runs-dir", str(folder / "runs"), "--name", name, "--json", *WHOLE)
+    command = [sys.executable, str(SCRIPT), *of_run, *flags]
     started = time.time()
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own argv
     seconds = time.time() - started

@@ -66,7 +66,6 @@ class SearchSettings(Experiment):
     """Memory that a process with trials may take, such as 2GiB."""
     workers_per_trial: int = Field(0, ge=0)
     """Each trial is itself a run of Ray Train over N workers; 0: a trial is one process."""
-    train: TrainConfig = TrainConfig(early_stop_patience=0)
 
     @property
     def subject(self) -> str:

@@ -102,6 +102,15 @@ def test_resumed_run_is_where_it_was_found_whatever_folder_it_was_made_in(script
     assert json.loads(script("train", *flags).stdout)["folder"] == str(made)
 
 
+def test_search_has_the_patience_of_a_training_unless_it_began_with_another(script, tmp_path):
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / "config.yaml").write_text("train: {early_stop_patience: 0}\n")
+    flags = ("--runs-dir", tmp_path, "--resume", "--print-config", "--name")
+    printed = {name: script("tune", *flags, name).stdout for name in ("new", "begun")}
+    patience = {name: yaml.safe_load(text)["train"]["early_stop_patience"] for name, text in printed.items()}
+    assert patience == {"new": 5, "begun": 0}
+
+
 def test_resume_without_a_name_asks_for_one(script, tmp_path):
     done = script("train", "--runs-dir", tmp_path, "--resume", "--dry-run")
     assert (done.returncode, "--name" in done.stderr) == (2, True)

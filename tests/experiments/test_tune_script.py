@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 FLAGS = ("--data.tickers", "AAPL", "--data.start", "2014-01-01", "--data.window", "10", "--pack", 4)
+FLAGS += ("--train.early-stop-patience", 0)
 
 
 def lines(path) -> int:
