@@ -2,7 +2,9 @@
 
 import contextlib
 import json
+import re
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -28,9 +30,9 @@ def settings(workers: int, **train: object) -> RunConfig:
     )
 
 
-def trained(config: RunConfig, folder: Path) -> RunRecord:
+def trained(config: RunConfig, folder: Path, on_epoch: Callable[[object], None] | None = None) -> RunRecord:
     with RunStore(folder).open(f"w{config.num_workers}") as run:
-        return train.train(config, run)
+        return train.train(config, run, on_epoch=on_epoch)
 
 
 @pytest.fixture(scope="module")
@@ -42,18 +44,27 @@ def numbers(metrics: dict) -> dict[str, float]:
     return {key: value for key, value in metrics["test"].items() if isinstance(value, float)}
 
 
-def test_one_ray_worker_equals_solo_bit_for_bit(ray_cluster, solo, tmp_path):
-    assert trained(settings(1), tmp_path).metrics == solo.metrics
+def actors() -> dict[psutil.Process, str]:
+    """Processes of this test's Ray that do something now, and for which class or task."""
+    found = {}
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if name := re.match(r"ray::(\w+)", " ".join(process.cmdline())):
+                found[process] = name[1]
+    return found
+
+
+def test_one_ray_worker_equals_solo_bit_for_bit_and_needs_one_other_process(ray_cluster, solo, tmp_path):
+    before, seen = actors(), {}
+    assert trained(settings(1), tmp_path, lambda epoch: seen.update(actors())).metrics == solo.metrics
+    new = {name for process, name in seen.items() if process not in before}
+    assert new <= {"RayTrainWorker", "SynchronizationActor"}
+    assert "RayTrainWorker" in new
 
 
 def train_workers() -> list[psutil.Process]:
     """Processes of this test's Ray that are workers of Ray Train now."""
-    workers = []
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if "RayTrainWorker" in " ".join(process.cmdline()):
-                workers.append(process)
-    return workers
+    return [process for process, name in actors().items() if name == "RayTrainWorker"]
 
 
 def kill_one(epochs: Path, before: set[int], killed: list[int], ended: threading.Event) -> None:
