@@ -47,8 +47,11 @@ def run_search(
         base, data = search_steps.prepare(config.run_config(), planned)  # while Ray starts
         if ray is not None or planned.limits.memory:
             search_steps.log(run, planned)  # loads its libraries: while Ray starts, or before this process is limited
-        with search_steps.choose_arm(planned, base, run, data, ray) as arm:
-            searched = search_steps.run_trials(arm, base, run, planned, data, on_start=on_start, on_result=on_result)
+        costs = search_steps.expect_costs(planned, base, data, ray)
+        with search_steps.choose_arm(planned, base, run, data, ray, costs=costs) as arm:
+            searched = search_steps.run_trials(
+                arm, base, run, planned, data, costs=costs, on_start=on_start, on_result=on_result
+            )
         try:
             return search_steps.train_best(base, run, planned, data, searched)  # while Ray ends
         finally:

@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,11 +19,12 @@ from sp500.plugins import contract
 from sp500.runs.record import RunRecord
 from sp500.runs.results import ChosenConfig, SearchSummary, StopSummary
 from sp500.runs.store import Run
-from sp500.runs.trials import Ledger, TrialResult
+from sp500.runs.trials import Ledger, TrialResult, read_trials
 from sp500.studies import search, train
 from sp500.tasks import catalog
-from sp500.tuning import arm_costs, trial_data
+from sp500.tuning import trial_data
 from sp500.tuning.arm import Arm, Collector
+from sp500.tuning.arm_costs import Costs
 from sp500.tuning.limits import Plan
 from sp500.tuning.packing.scheduler import PackedArm
 from sp500.tuning.presets import OPTIONS
@@ -35,6 +36,9 @@ from sp500.tuning.trial_data import Datasets, TrialData
 
 if TYPE_CHECKING:
     from sp500.distributed.session import BackgroundRay
+
+EXACT = 2.0
+"""The factor to which the expected seconds are good."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +60,19 @@ def prepare(config: RunConfig, plan: Plan) -> tuple[RunConfig, Datasets]:
     return base, trial_data.prepare(_data_configs(base, plan.space))
 
 
-def choose_arm(plan: Plan, base: RunConfig, run: Run, data: Datasets, ray: BackgroundRay | None) -> Arm[ConfigTrial]:
+def expect_costs(plan: Plan, base: RunConfig, data: Datasets, ray: BackgroundRay | None) -> Costs | None:
+    """Return the seconds that are expected of the search; None if they decide nothing."""
+    return Costs(plan, base, data, None if ray is None else ray.count_cpus()) if plan.arm == "auto" else None
+
+
+def choose_arm(
+    plan: Plan, base: RunConfig, run: Run, data: Datasets, ray: BackgroundRay | None, *, costs: Costs | None = None
+) -> Arm[ConfigTrial]:
     """Return the arm that the plan names; for auto the one that should end first, and log the reason."""
     name = plan.arm
     if name == "auto":
-        name, why = arm_costs.choose(plan, base, data, None if ray is None else ray.count_cpus())
+        assert costs is not None
+        name, why = costs.choose(read_trials(run.path))
         print(why, file=sys.stderr, flush=True)
     if name == "ray":
         from sp500.distributed.tune import RayArm
@@ -79,10 +91,14 @@ def run_trials(
     plan: Plan,
     data: Datasets,
     *,
+    costs: Costs | None = None,
     on_start: Callable[[int, int], None] = lambda total, done: None,
     on_result: Callable[[TrialResult, int], None] = lambda result, running: None,
 ) -> Searched:
-    """Run the trials that the run's ledger does not hold. Raises ConfigError for a ledger of another space."""
+    """Run the trials that the run's ledger does not hold. Raises ConfigError for a ledger of another space.
+
+    The first results correct `costs`, and a line says so.
+    """
     space = plan.space
     suggested = load_method(plan.method)(candidates(base, space), plan.trials, base.train.seed)
     ledger = Ledger(run.path, trial_data.hash_all(data))
@@ -92,9 +108,30 @@ def run_trials(
     done, started = len(ledger.results), time.monotonic()
     run.write_plan(suggested.total)
     on_start(suggested.total, done)
-    arm.run(Collector(suggested, ledger, arm, on_result, plan.limits.stop))
+
+    uncorrected = costs
+
+    def keep(result: TrialResult, running: int) -> None:
+        """Pass the result on, and correct what is expected once about a pack has ended in every process."""
+        nonlocal uncorrected
+        on_result(result, running)
+        if uncorrected and len(ledger.results) - done >= arm.cores * result.pack:
+            _correct(uncorrected, arm, list(ledger.results.values()))
+            uncorrected = None
+
+    arm.run(Collector(suggested, ledger, arm, keep, plan.limits.stop))
     shutil.rmtree(run.path / STATES, ignore_errors=True)
     return Searched(ledger, done, arm, time.monotonic() - started)
+
+
+def _correct(costs: Costs, arm: Arm[ConfigTrial], results: Collection[TrialResult]) -> None:
+    """Report what the rest of the search should take, if it is far from what was expected, and the arm for it."""
+    factor = costs.compare(results)
+    if factor is None or 1 / EXACT < factor < EXACT:
+        return
+    best, why = costs.choose(results)
+    hint = "; stopped and resumed, it continues in mode ray" if best == "ray" != arm.name else ""
+    print(why.partition(": ")[2] + hint, file=sys.stderr, flush=True)
 
 
 def train_best(base: RunConfig, run: Run, plan: Plan, data: Datasets, searched: Searched) -> RunRecord:

@@ -7,16 +7,18 @@ more than that where it matters: Ray costs seconds to start and gains nothing wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable
+from functools import cached_property
 from statistics import fmean
 
 from sp500.config import RunConfig
+from sp500.runs.trials import TrialResult
 from sp500.training.throughput import count_cost
 from sp500.tuning import trial_data
 from sp500.tuning.limits import ArmName, PackSize, Plan
 from sp500.tuning.packing import scheduler
 from sp500.tuning.packing.scheduler import count_processes
-from sp500.tuning.space import ConfigTrial, candidates
+from sp500.tuning.space import ConfigTrial, candidates, trial
 from sp500.tuning.suggest import load_method
 from sp500.tuning.trial_data import Datasets
 
@@ -34,33 +36,96 @@ SAMPLE = 500
 NAMES: dict[ArmName, str] = {"sequential": "one after another", "packed": "packed without Ray", "ray": "with Ray Tune"}
 
 
-def choose(plan: Plan, config: RunConfig, datasets: Datasets, cluster_cpus: int | None = None) -> tuple[ArmName, str]:
-    """Return the arm that should end first, and a line that says why. Of two that take as long, the simpler one.
+class Costs:
+    """The expected seconds of a search's configs, alone and in packs, and of all of them by arm.
 
     `cluster_cpus`: of the cluster that this process runs in; None: Ray would have the cores of this machine.
     """
-    if plan.limits.workers:
-        return "ray", "mode ray: each trial is a run of Ray Train"
-    local = count_processes(config)
-    slots = {"sequential": 1, "packed": local, "ray": local if cluster_cpus is None else cluster_cpus}
-    if plan.limits.halving:
-        del slots["sequential"]
-    trials, times = sample(plan, config)
-    if not (products := _count_products(trials, datasets)):
-        return "packed", "mode packed: the operations of these models cannot be counted, so no seconds are expected"
-    expected: dict[ArmName, float] = {}
-    for arm, start in START_SECONDS.items():
-        if not slots.get(arm):
-            continue
-        size: PackSize = "off" if arm == "sequential" else plan.limits.pack
-        together = scheduler.split_into_packs(trials, size, plan.limits.spread(slots[arm]))
-        work = [sum(_seconds(trial, products, datasets, len(pack)) for trial in pack) for pack in together]
-        # A pack does not split: the longest one is the least that they take side by side.
-        expected[arm] = start + max(sum(work) * times / slots[arm], *work)
-    best = min(expected, key=lambda arm: round(expected[arm], 1))
-    cores = {arm: f"{count} core{'' if count == 1 else 's'}" for arm, count in slots.items()}
-    listing = ", ".join(f"{NAMES[arm]} {seconds:.0f} s on {cores[arm]}" for arm, seconds in expected.items())
-    return best, f"mode {best}: expected for {round(len(trials) * times)} configs are {listing}"
+
+    def __init__(self, plan: Plan, config: RunConfig, datasets: Datasets, cluster_cpus: int | None = None) -> None:
+        self._plan, self._config, self._datasets = plan, config, datasets
+        local = count_processes(config)
+        self._slots = {"sequential": 1, "packed": local, "ray": local if cluster_cpus is None else cluster_cpus}
+        if plan.limits.halving:
+            del self._slots["sequential"]
+        self._counted: dict[str, float] = {}
+        self._trials, self._times = sample(plan, config)
+
+    @cached_property
+    def _known(self) -> bool:
+        """True if the operations of all models can be counted."""
+        return all(self._products(trial) for trial in self._trials)
+
+    def choose(self, results: Collection[TrialResult] = ()) -> tuple[ArmName, str]:
+        """Return the arm that should end first, and a line that says why. Of two that take as long, the simpler one.
+
+        `results` of the search so far correct what is expected of the rest.
+        """
+        if self._plan.limits.workers:
+            return "ray", "mode ray: each trial is a run of Ray Train"
+        if not self._known:
+            return "packed", "mode packed: the operations of these models cannot be counted, so no seconds are expected"
+        total = round(len(self._trials) * self._times)
+        factor = self.compare(results) or 1.0
+        expected = self._expect(factor, max(1 - len(results) / total, 0.0))
+        best = min(expected, key=lambda arm: round(expected[arm], 1))
+        cores = {arm: f"{count} core{'' if count == 1 else 's'}" for arm, count in self._slots.items()}
+        listing = ", ".join(f"{NAMES[arm]} {seconds:.0f} s on {cores[arm]}" for arm, seconds in expected.items())
+        configs = f"{total} configs"
+        if results:
+            configs = (
+                f"the {total - len(results)} configs that are left ({len(results)} took {factor:.1f} times as long)"
+            )
+        return best, f"mode {best}: expected for {configs} are {listing}"
+
+    def compare(self, results: Iterable[TrialResult]) -> float | None:
+        """Return the seconds that these results took over those that were expected; None without any of both."""
+        ended = [result for result in results if result.status == "ok"]
+        trials = [trial(self._config, result.overrides) for result in ended]
+        pairs = zip(trials, ended, strict=True)
+        expected = sum(self._seconds(one, result.pack) for one, result in pairs) if self._known else 0.0
+        return sum(result.seconds for result in ended) / expected if expected else None
+
+    def _expect(self, factor: float, left: float) -> dict[ArmName, float]:
+        """Return the seconds of each arm for the part of the work that is left, if all takes `factor` times as long."""
+        expected: dict[ArmName, float] = {}
+        for arm, start in START_SECONDS.items():
+            if not self._slots.get(arm):
+                continue
+            size: PackSize = "off" if arm == "sequential" else self._plan.limits.pack
+            packs = scheduler.split_into_packs(self._trials, size, self._plan.limits.spread(self._slots[arm]))
+            work = [factor * sum(self._seconds(trial, len(pack)) for trial in pack) for pack in packs]
+            # A pack does not split: the longest one is the least that they take side by side.
+            expected[arm] = start + max(left * sum(work) * self._times / self._slots[arm], *work)
+        return expected
+
+    def _seconds(self, trial: ConfigTrial, pack: int) -> float:
+        """Return the seconds of one config's training in a pack of `pack` configs. 0 if its data cannot be prepared."""
+        config, data = trial.config, self._datasets.get(trial_data.key(trial.config), "")
+        if isinstance(data, str):
+            return 0.0
+        windows = len(data.dataset.train)
+        steps = config.train.epochs * -(-windows // config.batch_size)
+        return min(steps, config.train.max_steps or steps) * (
+            STEP_SECONDS / pack + min(config.batch_size, windows) * self._products(trial) * PRODUCT_SECONDS
+        )
+
+    def _products(self, trial: ConfigTrial) -> float:
+        """Return about how many multiplications a window takes going forward; 0 if that cannot be known.
+
+        Models that have no formula are counted, a tenth of a second each: of many the first ones represent all.
+        """
+        data = self._datasets.get(trial_data.key(trial.config), "")
+        shape = trial.config.model.model_dump_json(exclude={"dropout"})
+        if isinstance(data, str):
+            return 1.0  # of no steps
+        by_formula = trial.config.model.count_products(data.dataset.train.length, data.dataset.features)
+        if by_formula is not None and trial.config.task_kind.packs:
+            return by_formula
+        if shape not in self._counted and len(self._counted) < MOST_COUNTED:
+            cost = count_cost(data.task, trial.config, data.dataset)
+            self._counted[shape] = cost.flops_per_window / FLOPS_OF_PRODUCT if cost else 0.0
+        return self._counted[shape] if shape in self._counted else fmean(self._counted.values())
 
 
 def sample(plan: Plan, config: RunConfig) -> tuple[list[ConfigTrial], float]:
@@ -69,39 +134,3 @@ def sample(plan: Plan, config: RunConfig) -> tuple[list[ConfigTrial], float]:
     drawn = load_method(method)(candidates(config, plan.space), plan.trials, config.train.seed)
     trials = drawn.ask(min(drawn.total, SAMPLE))
     return trials, drawn.total / len(trials)
-
-
-def _seconds(trial: ConfigTrial, products: Mapping[str, float], datasets: Datasets, pack: int) -> float:
-    """Return the seconds of one config's training in a pack of `pack` configs. 0 if its data cannot be prepared."""
-    config, data = trial.config, datasets[trial_data.key(trial.config)]
-    if isinstance(data, str):
-        return 0.0
-    windows = len(data.dataset.train)
-    steps = config.train.epochs * -(-windows // config.batch_size)
-    return min(steps, config.train.max_steps or steps) * (
-        STEP_SECONDS / pack + min(config.batch_size, windows) * products[trial.id] * PRODUCT_SECONDS
-    )
-
-
-def _count_products(trials: Sequence[ConfigTrial], datasets: Datasets) -> dict[str, float]:
-    """Return about how many multiplications a window takes going forward, by trial; empty if that cannot be known.
-
-    Models that have no formula are counted, a tenth of a second each: of many the first ones represent all.
-    """
-    counted: dict[str, float] = {}
-    products: dict[str, float] = {}
-    for trial in trials:
-        data, shape = datasets[trial_data.key(trial.config)], trial.config.model.model_dump_json(exclude={"dropout"})
-        if isinstance(data, str):
-            continue
-        by_formula = trial.config.model.count_products(data.dataset.train.length, data.dataset.features)
-        if by_formula is not None and trial.config.task_kind.packs:
-            products[trial.id] = by_formula
-            continue
-        if shape not in counted and len(counted) < MOST_COUNTED:
-            cost = count_cost(data.task, trial.config, data.dataset)
-            if cost is None or not cost.flops_per_window:
-                return {}
-            counted[shape] = cost.flops_per_window / FLOPS_OF_PRODUCT
-        products[trial.id] = counted.get(shape) or fmean(counted.values())
-    return products

@@ -5,11 +5,17 @@ from dataclasses import replace
 import pytest
 
 from sp500.config import RunConfig, TrainConfig
+from sp500.runs.store import RunStore
+from sp500.runs.trials import TrialResult
+from sp500.studies import search_steps
 from sp500.tasks import catalog
 from sp500.tasks.settings import SyntheticConfig
-from sp500.tuning import arm_costs, trial_data
+from sp500.tuning import arm_costs, presets, trial_data
+from sp500.tuning.arm import Arm, Collector
+from sp500.tuning.arm_costs import Costs
 from sp500.tuning.axes import choices
 from sp500.tuning.limits import Limits, Plan
+from sp500.tuning.space import ConfigTrial, grid
 
 SEEDS = {"train.seed": tuple(range(54)), "train.lr": (1e-3, 1e-2)}
 
@@ -31,7 +37,7 @@ def config(epochs: int) -> RunConfig:
 
 def chosen(epochs, made, cluster_cpus=None, **limits):
     plan = Plan(choices("seeds", SEEDS), "grid", 108, "auto", Limits(**limits))
-    return arm_costs.choose(plan, config(epochs), made, cluster_cpus)
+    return Costs(plan, config(epochs), made, cluster_cpus).choose()
 
 
 @pytest.mark.parametrize(
@@ -63,7 +69,7 @@ def test_what_one_arm_alone_can_do_decides(made):
 def test_search_of_many_configs_is_expected_from_some_of_them(made):
     plan = Plan(choices("many", {"train.seed": tuple(range(2000))}), "grid", 2000, "auto", Limits())
     few = replace(plan, trials=500, space=choices("few", {"train.seed": tuple(range(500))}))
-    many, some = (arm_costs.choose(one, config(100), made)[1] for one in (plan, few))
+    many, some = (Costs(one, config(100), made).choose()[1] for one in (plan, few))
     seconds = [float(why.split("one after another ")[1].split(" s")[0]) for why in (many, some)]
     start = arm_costs.START_SECONDS["sequential"]
     assert (seconds[0] - start) == pytest.approx(4 * (seconds[1] - start), rel=0.05)
@@ -86,7 +92,7 @@ def outside(model, **settings):
     """What six rates of a config are expected to take alone, and the arm on 64 CPUs."""
     base = catalog.resolve(RunConfig(**(settings | {"model": model})))
     plan = Plan(choices("six", {"train.lr": (1e-3, 2e-3, 3e-3, 4e-3, 5e-3, 6e-3)}), "grid", 6, "auto", Limits())
-    return base, arm_costs.choose(plan, base, trial_data.prepare([base]), 64)
+    return base, Costs(plan, base, trial_data.prepare([base]), 64).choose()
 
 
 def test_language_model_is_expected_to_take_what_its_parameters_and_tokens_do():
@@ -107,3 +113,77 @@ def test_model_whose_operations_cannot_be_counted_has_no_expected_seconds(tmp_pa
     arm, why = outside({"kind": f"{tmp_path}/net.py:Net"}, data=data)[1]
     assert arm == "packed"
     assert "cannot be counted" in why
+
+
+RATES = choices("six", {"train.lr": (1e-3, 2e-3, 3e-3, 4e-3, 5e-3, 6e-3)})
+LANGUAGE = {"task": "language", "model": {"kind": "gpt", "hidden": 96}, "train": {"max_steps": 575, "batch_size": 32}}
+IMAGES = {"task": "images", "model": {"kind": "cnn", "hidden": 64}, "train": {"batch_size": 64}}
+
+
+@pytest.mark.parametrize(
+    ("space", "settings", "alone", "cluster"),
+    [
+        (presets.grid18(), {}, 11, "packed"),
+        (presets.grid108(), {}, 62, "ray"),
+        (presets.lstm12(), {}, 150, "ray"),
+        (RATES, LANGUAGE, 203, "ray"),
+        (RATES, IMAGES, 23, "ray"),
+    ],
+    ids=["18 MLPs", "108 MLPs", "12 LSTMs", "6 GPTs", "6 CNNs"],
+)
+def test_auto_takes_the_arm_that_ends_first_by_seconds_near_the_measured_ones(space, settings, alone, cluster):
+    """`alone`: measured seconds of all configs one after another on one core (docs/LOG.md, 2026-11-26)."""
+    base = catalog.resolve(RunConfig(**settings))
+    plan = Plan(space, "grid", space.size, "auto", Limits())
+    data = trial_data.prepare([base])
+    here, there = (Costs(plan, base, data, cpus).choose() for cpus in (None, 64))
+    assert (here[0], there[0]) == ("packed", cluster)
+    seconds = float(here[1].split("one after another ")[1].split(" s")[0]) - arm_costs.START_SECONDS["sequential"]
+    assert alone / 2 < seconds < alone * 2
+
+
+def test_first_results_correct_what_is_expected_of_the_rest(made):
+    plan = Plan(choices("seeds", SEEDS), "grid", 108, "auto", Limits())
+    costs = Costs(plan, config(20), made, 64)
+    trials = grid(config(20), plan.space)[:8]
+    results = [
+        TrialResult(id=one.id, overrides=one.overrides, status="ok", seconds=30.0, finished=None) for one in trials
+    ]
+    failed = results[0].model_copy(update={"status": "failed", "seconds": 0.0})
+    factor = costs.compare([*results, failed])
+    alone = float(costs.choose()[1].split("one after another ")[1].split(" s")[0])
+    assert factor == pytest.approx(30 * 108 / (alone - arm_costs.START_SECONDS["sequential"]), rel=0.1)
+    assert costs.choose()[0] == "packed"
+    arm, why = costs.choose(results)
+    left = float(why.split("one after another ")[1].split(" s")[0]) - arm_costs.START_SECONDS["sequential"]
+    assert (arm, left) == ("ray", pytest.approx(30 * 100, rel=0.01))
+    assert costs.compare([]) is None
+
+
+class Takes(Arm[ConfigTrial]):
+    """An arm whose trials take so many seconds each."""
+
+    name, cores = "packed", 2
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def run(self, collector: Collector[ConfigTrial]) -> None:
+        while pack := collector.take():
+            for one in pack:
+                collector.add(TrialResult(id=one.id, overrides=one.overrides, status="ok", seconds=self.seconds))
+
+    def build_failure(self, trial: ConfigTrial, reason: str) -> TrialResult:
+        raise AssertionError(reason)
+
+
+@pytest.mark.parametrize(("factor", "lines"), [(1.5, 0), (0.1, 1), (100, 1)])
+def test_search_says_once_that_its_first_results_are_far_from_what_was_expected(made, tmp_path, capsys, factor, lines):
+    base, plan = config(20), Plan(choices("seeds", SEEDS), "grid", 108, "auto", Limits())
+    costs = Costs(plan, base, made, 64)
+    seconds = sum(costs._seconds(trial, 1) for trial in grid(base, plan.space)) / 108
+    with RunStore(tmp_path).open("s") as run:
+        search_steps.run_trials(Takes(seconds * factor), base, run, plan, made, costs=costs)
+    printed = capsys.readouterr().err.splitlines()
+    assert len(printed) == lines
+    assert [line for line in printed if line.endswith("mode ray")] == printed * (factor > 1)
