@@ -8,12 +8,15 @@ one gets without the design of `data/shards.py`; it is kept here to be compared 
 
 from __future__ import annotations
 
+import argparse
+import json
 import math
 import shutil
 import socket
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -219,8 +222,17 @@ def _train_on_stored(case: Case, folder: Path) -> FitResult:
     return result
 
 
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[1]))
-    from benchmarks.ratios import main
+def main(arguments: Sequence[str]) -> int:
+    """Measure, and print the ratios."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, help="folder of runs and shards (default: a temporary one)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    flags = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as temporary:
+        ratios = measure_ratios(flags.folder or Path(temporary), lambda line: print(line, file=sys.stderr, flush=True))
+    print(json.dumps(ratios) if flags.json else "\n".join(f"{name} {value:.3f}" for name, value in ratios.items()))
+    return 0
 
-    sys.exit(main(measure_ratios, str(__doc__), sys.argv[1:]))
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
