@@ -15,7 +15,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
@@ -177,18 +176,3 @@ def run_in_subprocess(function: Callable[..., T], *args: Any) -> T:
 
 def _answer(sender: Connection, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
     attempt(lambda: sender.send(function(*args)), sender.send)  # the parent raises it again
-
-
-def tree_cpu_seconds(pid: int) -> float:
-    """Return user and system seconds of a process and its children that still run. 0 for a process that has ended."""
-    import psutil
-
-    total = 0.0
-    try:
-        tree = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return total
-    for process in tree:
-        with suppress(psutil.NoSuchProcess):
-            total += sum(process.cpu_times()[:2])
-    return total

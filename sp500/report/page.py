@@ -25,7 +25,6 @@ from sp500.report.models.section import ModelSection
 from sp500.report.scale.section import ScaleSection
 from sp500.report.search.section import SearchSection
 from sp500.report.section import Runs, Section
-from sp500.report.serving import ServingSection
 from sp500.report.tables import Table
 from sp500.runs.cost import RateTable
 from sp500.runs.details import Importance
@@ -37,7 +36,6 @@ SECTIONS: tuple[Section, ...] = (
     SearchSection(),
     FoldSection(),
     ScaleSection(),
-    ServingSection(),
     CostSection(),
     DataSection(),
     RunSection(),

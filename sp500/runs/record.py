@@ -20,7 +20,7 @@ from sp500.config import RunConfig
 from sp500.machine.cores import usable_cores
 from sp500.plugins import source
 from sp500.runs.details import Breakdown, Elsewhere
-from sp500.runs.results import DataCard, FoldRow, Metrics, Refit, ScaleRow, SearchSummary, SeedRow, ServeRow
+from sp500.runs.results import DataCard, FoldRow, Metrics, Refit, ScaleRow, SearchSummary, SeedRow
 from sp500.schema import override
 from sp500.version import __version__
 
@@ -175,8 +175,6 @@ class RunRecord(Plain):
     """Of a scale experiment: one row per multiplier and arm."""
     folds: list[FoldRow] | None = None
     """Of a walk-forward run, whose `metrics` hold mean, deviation and count over its folds."""
-    serving: list[ServeRow] | None = None
-    """Of a benchmark of serving: one row per server, path and number of clients."""
 
     def best_config(self, folder: Path) -> RunConfig:
         """Return settings of the run's model, of a search those of its best config, for training only it.

@@ -163,34 +163,6 @@ class ScaleRow(TypedDict):
     run: str
 
 
-class LoadTimes(TypedDict):
-    """Requests to a server, and the milliseconds of those that were answered; None if none was."""
-
-    requests: int
-    failed: int
-    per_second: float
-    """Requests that were answered."""
-    p50_ms: float | None
-    p99_ms: float | None
-    longest_ms: float | None
-
-
-class ServeRow(LoadTimes):
-    """One load of a serving benchmark."""
-
-    server: str
-    """plain, or what Ray ran."""
-    replicas: int
-    """0: one process without Ray."""
-    path: str
-    clients: int
-    cpu_ms_per_request: float
-    """Of all processes of the server."""
-    memory_bytes: int
-    """Proportional set size of all its processes."""
-    ready_seconds: float
-
-
 class Law(TypedDict):
     """An arm's seconds as fixed_seconds + windows / samples_per_second."""
 

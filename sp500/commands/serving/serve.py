@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import ipaddress
-import json
 import os
 import signal
 import socket
@@ -56,12 +55,6 @@ class Serve(Frozen):
     """Image of its pods, with the extra `serve`. Default: the manifest's."""
     timeout: float = Field(600.0, gt=0)
     """Seconds that its pods may take to answer."""
-    benchmark: bool = False
-    """Load one plain process, and 1 and 2 replicas on Ray, with 1, 8 and 32 clients: a table here and in the report."""
-    seconds: float = Field(10.0, gt=0)
-    """Length of each load of --benchmark."""
-    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
-    """The table of --benchmark as one JSON object on stdout."""
     trust_source: bool = False
     """Run the Python files in a run's folder (source/), even if no command on this machine has used them. Only for runs
     you trust."""
@@ -71,29 +64,21 @@ def main(argv: Sequence[str], prog: str = "sp500 serve", on: Literal["local", "r
     """Serve until a signal and return the exit code. `on` is the default of --on."""
 
     def run() -> tuple[str, int]:
-        """Return the table of a benchmark, or nothing once the server has ended; and the exit code."""
+        """Return what was deployed, or nothing once the server has ended; and the exit code."""
         flags = arguments.parse(Serve, argv, prog, default=Serve(on=on))
         if flags.on == "kuberay":
             return _serve_on_kuberay(flags), 0
-        secret = "" if flags.benchmark else key(flags)
+        secret = key(flags)
         with extra("serve"):
             import fastapi_offline  # noqa: F401 - a missing package is named before torch is imported
             import uvicorn  # noqa: F401
-        if flags.benchmark:
-            from sp500.commands.serving import benchmark
-
-            run_folder, rows = benchmark.measure(
-                flags.runs_dir.absolute(), flags.name, flags.seconds, trust_source=flags.trust_source
-            )
-            plain = json.dumps({"run": run_folder.name, "rows": rows}, indent=1)
-            return plain if flags.json_output else f"{benchmark.text(rows)}\nkept for the report: {run_folder}", 0
         try:
             (_serve_here if flags.on == "local" else _serve_on_ray)(flags, secret)
         except Interrupted:  # it has answered what it had accepted
             return "", 0
         return "", 0
 
-    return run_command(run, only_json="--json" in argv)
+    return run_command(run, only_json=False)
 
 
 def _serve_on_kuberay(flags: Serve) -> str:
@@ -147,10 +132,9 @@ def _say(host: str, port: int, description: str) -> None:
 
 def _refuse_others(flags: Serve) -> None:
     """Raise ConfigError for flags that a RayService has in its manifest."""
-    for name in ("host", "port", "replicas", "benchmark", "json_output"):
+    for name in ("host", "port", "replicas"):
         if getattr(flags, name) != type(flags).model_fields[name].default:
-            flag = name.removesuffix("_output")
-            raise ConfigError(f"--{flag}: not with --on kuberay, where {flags.manifest} says it; leave it out")
+            raise ConfigError(f"--{name}: not with --on kuberay, where {flags.manifest} says it; leave it out")
 
 
 def key(flags: Serve) -> str:
