@@ -82,7 +82,9 @@ def test_load_counts_answers_and_failures():
 
 @pytest.mark.timeout(1200)
 def test_start_runs_from_prices_to_the_table_with_equal_losses():
-    done = forks.run([str(ROOT / "benchmarks" / "run.py"), "start", "--quick", "--json", "--only", "plain"], timeout=1200)
+    done = forks.run(
+        [str(ROOT / "benchmarks" / "run.py"), "start", "--quick", "--json", "--only", "plain"], timeout=1200
+    )
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     linear, setup = result["tables"]
