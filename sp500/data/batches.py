@@ -35,7 +35,7 @@ class Batch:
 
     x [batch, window, ...]; y [batch] or [batch, window]; windows [batch], their numbers in the set, the same whatever
     the number of ranks. `count` of its windows count (0 or all), `largest` windows at the rank that has most; `total`
-    windows and `targets` targets that count over all ranks.
+    windows and `targets` targets that count over all ranks. `everyones`: the windows of all, if this rank has them.
     """
 
     x: Shaped[Tensor, "batch window *row"]
@@ -45,6 +45,7 @@ class Batch:
     largest: int
     total: int
     targets: int
+    everyones: Tensor | None = None
 
 
 def parts(batch: Batch, most: int) -> list[Batch]:
@@ -143,7 +144,12 @@ class Batches:
         numbers = mine.to(self._device)
         y = self._targets[numbers]
         targets = total * y[0].numel() if self._target_counts is None else int(self._target_counts[chosen].sum())
-        return Batch(x, y, numbers, count, size, total, targets)
+        return Batch(x, y, numbers, count, size, total, targets, chosen)
+
+    def fetch(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
+        """Return x and y of windows by their numbers, of any rank."""
+        x, y = self._gather(self._starts[numbers]), self._targets[numbers.to(self._device)]
+        return x.to(self._target), y.to(self._target)
 
     def _gather(self, starts: Tensor) -> Tensor:
         """Return the windows [window, row, ...] that begin at these rows."""

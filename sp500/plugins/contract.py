@@ -27,6 +27,14 @@ OPTIONAL = {
     "optimizer": "def optimizer(self, model: nn.Module, config: RunConfig) -> Optimizer:",
     "optimizers": "def optimizers(self, model: nn.Module, config: RunConfig) -> dict[str, Optimizer]:",
     "lr_factor": "def lr_factor(self, step: int, steps: int) -> float:",
+    "transform": ("def transform(self, x: Tensor, target: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:"),
+    "mix": (
+        "def mix(self, x: Tensor, target: Tensor, x2: Tensor, target2: Tensor, rng: np.random.Generator) -> "
+        "tuple[Tensor, Tensor]:"
+    ),
+    "transform_batch": (
+        "def transform_batch(self, x: Tensor, targets: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:"
+    ),
     "measure": "def measure(self, outputs: Tensor, targets: Tensor) -> dict[str, Sums]:",
     "predictions": "def predictions(self, output: np.ndarray, windows: Windows, dataset: Dataset) -> pd.DataFrame:",
     "sample": "def sample(self, model: nn.Module, dataset: Dataset) -> str:",

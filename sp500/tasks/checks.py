@@ -23,7 +23,8 @@ from sp500.models import catalog, weights
 from sp500.runs.results import Improvement
 from sp500.training.checkpoint import pack
 from sp500.training.step import DTYPES, Stepper
-from sp500.training.task import Task
+from sp500.training.task import BatchTransforming, Task
+from sp500.training.transforms import Transforms
 from sp500.training.worker import SoloWorker
 
 log = logging.getLogger(__name__)
@@ -163,7 +164,13 @@ def _check_step(where: str, task: Task, config: RunConfig, dataset: Dataset, mod
     plain = config.train.model_copy(update={"compile": False, "recompute": False, "amp": "none"})
     stepper = Stepper(task, model, config.model_copy(update={"train": plain}), SoloWorker(torch.device("cpu")), 1)
     stepper.start(1)
-    stepper.take(next(Batches(dataset.train, torch.device("cpu")).in_order(FEW)), 0)
+    if isinstance(task, BatchTransforming) and config.num_workers > 1:
+        log.warning(
+            "%s: transform_batch sees a worker's part of a batch, so that results depend on the number of workers",
+            where,
+        )
+    batches = Batches(dataset.train, torch.device("cpu"))
+    stepper.take(Transforms(task, batches, 0).apply(next(batches.in_order(FEW)), 1), 0)
     stepper.optimizers.dump_plain()
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     unused = [name for name, parameter in trained.items() if parameter.grad is None]

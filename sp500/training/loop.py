@@ -33,6 +33,7 @@ from sp500.training.sharded import Tensors
 from sp500.training.state import PartialEpoch, TrainingState
 from sp500.training.step import DTYPES, Stepper
 from sp500.training.task import Task
+from sp500.training.transforms import Transforms
 from sp500.training.worker import Worker, share_statistics
 
 CHECKED_STEPS = 100
@@ -153,6 +154,7 @@ class _Fitting:
             checkpoints,
         )
         self.train = train or evaluation.batches_of(dataset.train, worker)
+        self.transforms = Transforms(task, self.train, config.train.seed)
         steps = config.train.epochs * self.train.steps(config.batch_size)
         self.model = self._model()
         self.stepper = Stepper(task, self.model, config, worker, min(steps, config.train.max_steps or steps))
@@ -274,7 +276,7 @@ class _Fitting:
             done.first_batch_seconds = done.first_batch_seconds or time.perf_counter() - started
             if self.progress.step == train.max_steps > 0:
                 break
-            recent.append(self.stepper.take(batch, self.progress.step))
+            recent.append(self.stepper.take(self.transforms.apply(batch, number), self.progress.step))
             loss_sum += recent[-1]
             self.progress.step += 1
             done.steps += 1

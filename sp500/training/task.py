@@ -88,6 +88,35 @@ class Measuring(Protocol):
 
 
 @runtime_checkable
+class Transforming(Protocol):
+    """A task that changes training windows at random."""
+
+    def transform(self, x: Tensor, target: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """Return a window [row, ...] and its target for one epoch. `rng` depends on seed, epoch and window alone."""
+        ...
+
+
+@runtime_checkable
+class Mixing(Protocol):
+    """A task that mixes each training window with another one."""
+
+    def mix(
+        self, x: Tensor, target: Tensor, x2: Tensor, target2: Tensor, rng: np.random.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Return a window and its target, mixed with those of a window that was drawn from the global batch."""
+        ...
+
+
+@runtime_checkable
+class BatchTransforming(Protocol):
+    """A task whose change needs a whole batch, of which each worker has a part: results depend on the workers."""
+
+    def transform_batch(self, x: Tensor, targets: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """Return the windows [batch, row, ...] and targets of this worker's part of a batch."""
+        ...
+
+
+@runtime_checkable
 class Scheduled(Protocol):
     """A task with a schedule of its own."""
 
