@@ -84,9 +84,10 @@ class Volatility(PriceTask):
         return super().predictions(output, windows, dataset).assign(**naive)
 
     def judge(self, outputs: dict[str, np.ndarray], dataset: Dataset) -> Metrics:
-        """Return the errors of log volatility and QLIKE per split, and the improvement over each naive forecast.
+        """Return errors of log volatility per split, QLIKE of the test, and the improvement over each naive forecast.
 
-        QLIKE needs validation dates: on them each forecast, the model's and the naive ones, is made unbiased.
+        QLIKE needs validation dates: on them each forecast, the model's and the naive ones, is made unbiased. Errors on
+        the training dates, as the rivals have them, would be too small for a network, which is fitted more closely.
         """
         scores, test = super().judge(outputs, dataset), dataset.test
         target, days = self.find_truth(test, dataset), price_tasks.list_days(test)

@@ -19,6 +19,9 @@ from sp500.data import leaks, sessions
 from sp500.data.prices import Prices
 from sp500.data.windows import Dataset
 from sp500.errors import ConfigError, DataError
+from sp500.formatting import fixed
+from sp500.report.models import scores
+from sp500.report.models.results import group_runs
 from sp500.tasks import garch
 from sp500.tasks.volatility import Volatility
 
@@ -240,3 +243,8 @@ def test_linear_model_beats_the_average_of_the_past(tmp_path: Path) -> None:
     assert record.metrics["test"]["against"]["mean"]["mse"]["low"] > 0.2
     assert 0.3 < record.metrics["test"]["r2"] < 0.7
     assert "sharpe" not in record.metrics["test"]
+    (group,) = group_runs([record])
+    shown, gain = scores.rivals(group), record.metrics["test"]["against"]["har"]["qlike"]
+    assert shown is not None
+    assert len(shown.rows) == len(RIVALS)
+    assert any("HAR" in row.cells and fixed(100 * gain["value"], 1, sign=True) in row.cells[-1] for row in shown.rows)

@@ -87,6 +87,22 @@ def comparison(group: Group, more: Cells = no_cells) -> Table:
     return table(_caption(group), lines, text=("Model", "Verdict", "Run"), kinds=kinds, note=_note(group, metrics))
 
 
+def rivals(group: Group) -> Table | None:
+    """Return the best model's improvement over each naive forecast, where its task judges it by several losses."""
+    best = next((row for row in group.models if row["test"].get("against")), None)
+    if best is None:
+        return None
+    lines = []
+    for name, gains in best["test"]["against"].items():
+        cells = {
+            f"{metric.upper()} lower by": f"{percent(gain['value'], sign=True)} ({formatting.bounds_percent(gain)})"
+            for metric, gain in gains.items()
+        }
+        lines.append({"Naive forecast": group.kind.name_naive(name), **cells})
+    note = "With 95% intervals for this test set. An interval that holds zero is a tie."
+    return table(f"{best['name']} against each naive forecast", lines, text=("Naive forecast",), note=note)
+
+
 def seeds_table(records: Sequence[RunRecord]) -> Table | None:
     """Return a row per run with several seeds: how far its test metrics spread when only the seed changes."""
     lines = []

@@ -31,6 +31,7 @@ class ModelSection(Section):
         drawn = [
             (
                 scores.comparison(group, runs.costs.cells),
+                scores.rivals(group),
                 *details.list_tables(group, runs.importance),
                 figures.improvements(group),
                 figures.curves(group, runs.epochs),
