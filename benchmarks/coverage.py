@@ -5,6 +5,10 @@ shocks, of 6 degrees of freedom as the S&P 500's, or of 4 and more persistent. T
 have a part, so that its true improvement over a forecast of zero is known: in the long run, and on the test days, given
 their volatility and signals. The true Sharpe ratio is known as well.
 
+For forecasts of volatility, targets of five days overlap. The rival is EWMA, fitted as the task fits it. The model
+knows the process: its forecast is the rival's, moved a part of the way to the best one (which is better), or mirrored
+in that (which is as good). The truth is that of the long run, from two million days.
+
     python benchmarks/coverage.py [--draws 1000] [--json]
 
 `better` and `worse` are the shares of intervals above and below the truth of the test days: if that is 0, the models
@@ -23,6 +27,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from scipy import stats
+from scipy.signal import lfilter
 
 ROOT = Path(__file__).parent.parent
 DAYS = {"one year": 252, "five years": 1239}
@@ -106,6 +111,54 @@ def measure(days: int, volatility: str, draws: int) -> Iterator[dict[str, Any]]:
     yield {"interval": "Sharpe ratio", "forecast": "long", "truth": DRIFT} | measure_sharpes(noise)
 
 
+HORIZON, LONG_RUN = 5, (20_000, 100)
+"""Days of a target of volatility; days and draws of the long run."""
+MODELS = {"as good": 2.0, "better": 0.3}
+"""Part of the way from the rival's forecast to the best."""
+
+
+def volatility_forecasts(
+    days: int, draws: int, generator: np.random.Generator, volatility: str
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return log volatility of the next days, log EWMA, and the log of the true variance to come [day, draw]."""
+    drawn, variance = returns(days + BURN_IN + HORIZON, draws, generator, volatility)
+    added, kept, _ = VOLATILITY[volatility] or (0.0, 0.0, 0)
+    squares, stays = drawn**2, added + kept
+    following = 1 - stays + added * squares + kept * variance
+    ahead = 1 + (following - 1) * np.mean([stays**later for later in range(HORIZON)])
+    sums = np.cumsum(np.vstack([np.zeros((1, draws)), squares]), axis=0)
+    realised = (sums[HORIZON:] - sums[:-HORIZON])[1:] / HORIZON
+    average = lfilter([0.06], [1, -0.94], squares, axis=0)
+    target, past, known = (0.5 * np.log(part[BURN_IN : BURN_IN + days]) for part in (realised, average, ahead))
+    return target, past, known
+
+
+def measure_volatility(days: int, volatility: str, draws: int) -> Iterator[dict[str, Any]]:
+    """Yield the rows of forecasts of volatility: whether intervals miss the improvement of the long run."""
+    from sp500 import metrics
+
+    generator, dates = np.random.default_rng(days), np.arange(days)
+    target, *inputs = volatility_forecasts(*LONG_RUN, generator, volatility)
+    lines = [np.polyfit(values.ravel(), target.ravel(), 1) for values in inputs]
+
+    def forecast(inputs: Sequence[np.ndarray], part: float) -> tuple[np.ndarray, np.ndarray]:
+        rival, best = (np.polyval(line, values) for line, values in zip(lines, inputs, strict=True))
+        return rival, rival + part * (best - rival)
+
+    sample, *seen = volatility_forecasts(days, draws, generator, volatility)
+    for name, part in MODELS.items():
+        rival, model = (((target - values) ** 2).mean() for values in forecast(inputs, part))
+        truth = float(1 - model / rival)
+        losses = [((sample - values) ** 2).T for values in forecast(seen, part)]
+        gains = [metrics.improvement(own, other, dates, horizon=HORIZON) for other, own in zip(*losses, strict=True)]
+        low, high = (np.array([gain[end] for gain in gains]) for end in ("low", "high"))
+        held = (low <= truth) & (truth <= high)
+        yield {
+            **{"interval": "volatility", "forecast": name, "truth": truth},
+            **{"better": low > truth, "worse": high < truth, "long_run": held},
+        }
+
+
 def main(arguments: Sequence[str]) -> int:
     """Print coverage and one-sided errors of each case with the Clopper-Pearson interval of the coverage."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -114,8 +167,9 @@ def main(arguments: Sequence[str]) -> int:
     asked = parser.parse_args(arguments)
     rows = []
     for span, days in DAYS.items():
-        for volatility in VOLATILITY:
-            for drawn in measure(days, volatility, asked.draws):
+        for volatility, garch in VOLATILITY.items():
+            more = measure_volatility(days, volatility, asked.draws) if garch else ()
+            for drawn in (*measure(days, volatility, asked.draws), *more):
                 held = int((~(drawn["better"] | drawn["worse"])).sum())
                 ends = stats.binomtest(held, asked.draws).proportion_ci(method="exact")
                 shares = {key: float(np.mean(drawn[key])) for key in ("long_run", "better", "worse")}
