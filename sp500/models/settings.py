@@ -174,7 +174,7 @@ class Ridge(ModelConfig):
     takes: ClassVar[frozenset[Form]] = frozenset({"series"})
     forecasts: ClassVar[frozenset[Forecast]] = frozenset({"numbers"})
     losses = frozenset({"mse"})
-    copies = 2.0
+    copies = 5.0  # float64 of float32, twice
 
     kind: str = setting("ridge", agents=True)
     alpha: float = Field(1.0, ge=0)
@@ -188,6 +188,7 @@ class Logistic(ModelConfig):
     takes: ClassVar[frozenset[Form]] = frozenset({"series"})
     forecasts: ClassVar[frozenset[Forecast]] = frozenset({"classes"})
     losses = frozenset({"mse"})  # the default of train.loss, which no task of classes uses
+    copies = 3.0
 
     kind: str = setting("logistic", agents=True)
     inverse_penalty: float = Field(1.0, gt=0)

@@ -107,7 +107,7 @@ class _Fitting:
         x, y = self._flatten(dataset.train), self._targets(dataset.train)
         valid = (self._flatten(dataset.valid), self._targets(dataset.valid)) if dataset.valid else None
         with source.blame(self.config.model.own):
-            network.fit(self.estimator, x, y, valid)
+            network.fit(self.estimator, *self._in_its_type(x, y), valid)
         seconds = time.perf_counter() - started
         fitted = network.FittedEstimator(self.estimator, classes=self.classes, outputs=dataset.outputs)
         losses = self._losses(fitted.stages(x), dataset.train)
@@ -124,6 +124,12 @@ class _Fitting:
 
     def _targets(self, windows: Windows) -> np.ndarray:
         return windows.targets.astype(np.int64) if self.classes else windows.targets
+
+    def _in_its_type(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        model = self.config.model
+        if not model.estimator or not resolve_name(model.estimator).in_float64:
+            return x, y
+        return x.astype(np.float64, copy=False), y.astype(np.float64, copy=False)
 
     def _flatten(self, windows: Windows) -> np.ndarray:
         """Return all windows side by side. Raises MemoryError, in the words of the arm that copies windows."""

@@ -97,7 +97,7 @@ def test_ridge_forecasts_as_scikit_learns_on_the_same_windows(dtype: str) -> Non
     config = RunConfig(data=DATA, train={"dtype": dtype})
     data = catalog.task(config).prepare(config)
     assert data.valid is not None
-    reference = Ridge(alpha=3.0).fit(arrays(data.train), data.train.targets)
+    reference = Ridge(alpha=3.0).fit(arrays(data.train).astype(np.float64), data.train.targets.astype(np.float64))
     expected = reference.predict(arrays(data.test)) * data.target_scale
     forecast = pd.read_parquet("runs/one/predictions.parquet")["forecast"]
     np.testing.assert_allclose(forecast, expected, atol=1e-8)
@@ -113,7 +113,8 @@ def test_logistic_gives_scikit_learns_probabilities() -> None:
     sp500.train(name="one", task="direction", data=DATA, model={"kind": "logistic", "inverse_penalty": 0.1})
     config = RunConfig(task="direction", data=DATA)
     data = catalog.task(config).prepare(config)
-    fitted = LogisticRegression(C=0.1, max_iter=1000).fit(arrays(data.train), data.train.targets.astype(int))
+    x = arrays(data.train).astype(np.float64)
+    fitted = LogisticRegression(C=0.1, max_iter=1000).fit(x, data.train.targets.astype(int))
     forecast = pd.read_parquet("runs/one/predictions.parquet")["forecast"]
     np.testing.assert_allclose(forecast, fitted.predict_proba(arrays(data.test))[:, 1], atol=1e-5)
 
@@ -209,7 +210,7 @@ def test_windows_that_do_not_fit_memory_are_refused_with_their_bytes(monkeypatch
     data = catalog.task(windows).prepare(windows)
     count = len(data.train)
     assert record.status == "out_of_memory"
-    assert f"{count} materialised windows need {count * 10 * data.features * 4 * 2} bytes" in record.reason
+    assert f"{count} materialised windows need {count * 10 * data.features * 4 * 5} bytes" in record.reason
 
 
 def seal(run: Path) -> None:

@@ -31,13 +31,14 @@ class Kind:
     """A built-in kind of estimator.
 
     make: from its settings, those of the training, and whether targets are classes and there are validation windows;
-    types: of which its file may consist, in addition to plain data and arrays, as `MODULE.CLASS`; keep: leaves the
-    first stages of those that were fitted; check: raises ValueError for a file's estimator whose numbers would lead out
-    of its arrays.
+    types: of which its file may consist, in addition to plain data and arrays, as `MODULE.CLASS`; in_float64: whether
+    it is fitted in that, whatever the type of the windows; keep: leaves the first stages of those that were fitted;
+    check: raises ValueError for a file's estimator whose numbers would lead out of its arrays.
     """
 
     make: Callable[[Mapping[str, Any], TrainConfig, bool, bool], Any]
     types: frozenset[str]
+    in_float64: bool = False
     keep: Callable[[Any, int], None] = _keep
     check: Callable[[Any], None] = _accept
 
@@ -89,8 +90,9 @@ def _check_trees(estimator: Any) -> None:
             raise ValueError("it holds a tree with a branch that leads nowhere")
 
 
-RIDGE = Kind(_make_ridge, frozenset({"sklearn.linear_model._ridge.Ridge"}))
-LOGISTIC = Kind(_make_logistic, frozenset({"sklearn.linear_model._logistic.LogisticRegression"}))
+# Days and columns of prices are alike: the products of float32 windows have no more than a digit or two to spare.
+RIDGE = Kind(_make_ridge, frozenset({"sklearn.linear_model._ridge.Ridge"}), in_float64=True)
+LOGISTIC = Kind(_make_logistic, frozenset({"sklearn.linear_model._logistic.LogisticRegression"}), in_float64=True)
 _BOOSTING, _LOSS = "sklearn.ensemble._hist_gradient_boosting", "sklearn._loss"
 HIST_GBM = Kind(
     _make_hist_gbm,
@@ -106,6 +108,6 @@ HIST_GBM = Kind(
             *(f"{_LOSS}.loss.{loss}" for loss in ("HalfBinomialLoss", "HalfMultinomialLoss")),
         }
     ),
-    _keep_trees,
-    _check_trees,
+    keep=_keep_trees,
+    check=_check_trees,
 )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
+from threadpoolctl import ThreadpoolController
 from torch import Tensor, nn
 
 from sp500.errors import DataError
@@ -42,6 +44,12 @@ class Stored(Protocol):
         ...
 
 
+@cache
+def _find_threads() -> ThreadpoolController:
+    """Return the pools of threads of the libraries that are loaded."""
+    return ThreadpoolController()
+
+
 def fit(estimator: Any, x: np.ndarray, y: np.ndarray, valid: tuple[np.ndarray, np.ndarray] | None) -> None:
     """Fit an estimator, with the validation windows if its `fit` takes them, by the names of sp500 or scikit-learn."""
     parameters = inspect.signature(estimator.fit).parameters
@@ -64,7 +72,9 @@ class FittedEstimator(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the outputs of windows on the CPU, in their number type."""
-        return next(self.stages(x.flatten(1).numpy(), last=True))
+        # Of few windows, threads wait for each other longer than they compute.
+        with _find_threads().limit(limits=1, user_api="openmp"):
+            return next(self.stages(x.flatten(1).numpy(), last=True))
 
     def stages(self, x: np.ndarray, *, last: bool = False) -> Iterator[Tensor]:
         """Yield the outputs [window, output] after each stage of fitting, such as a tree; only after the last one."""
