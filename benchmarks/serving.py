@@ -7,6 +7,7 @@ folder, which is used again. The clients share the processors with the server.
 
 from __future__ import annotations
 
+import secrets
 import shutil
 import socket
 import subprocess
@@ -37,7 +38,7 @@ from sp500.machine.memory import tree_pss_bytes
 READY_SECONDS, STOP_SECONDS = 120.0, 15.0
 ENVIRONMENTS = Path(tempfile.gettempdir()) / "sp500-benchmark-environments"
 CLIENTS = (1, 16)
-KEY = "of-the-benchmark"
+KEY = secrets.token_urlsafe(16)
 """Needed by ours on Ray, where HAProxy listens on all addresses. All clients send it, and ours always checks it."""
 
 
