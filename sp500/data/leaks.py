@@ -63,7 +63,8 @@ def choose_rows(dates: pd.DatetimeIndex, first: np.datetime64, cut: Split | None
 def probe_features(prices: Prices, hooks: Hooks, rows: Sequence[int], window: int) -> dict[str, object]:
     """Try the columns on these rows and return what a request to the model needs: columns, history, across.
 
-    `across` are columns that depend on other tickers. Raises DataError that names column and date.
+    `across` are columns that depend on other tickers; `whole` says that columns need all days. Raises DataError that
+    names column and date.
     """
     probe = _Probe(lambda prices: compute_features(prices, hooks), prices)
     probe.check_repeats()
@@ -73,7 +74,10 @@ def probe_features(prices: Prices, hooks: Hooks, rows: Sequence[int], window: in
             "shift(-n), no rolling(center=True), no mean, maximum or fit over all rows (data.norm scales by training "
             "dates)"
         )
-    history = probe.find_history(rows, window, hooks.history or window + HISTORY)
+    history, every = hooks.history or window + HISTORY, len(prices.close)
+    if history >= every:  # all days before count, which no request but only the run's own source has
+        return {**probe.find_needs(every), "history": window + HISTORY, "whole": True}
+    history = probe.find_history(rows, window, history)
     return {**probe.find_needs(history), "history": history}
 
 
@@ -127,7 +131,7 @@ class _Probe:
                 raise DataError(
                     f"{first} changes when only the last {least} rows are there, and with {length // 2} as well: it "
                     "depends on all days before. Use rolling windows, so that a request with the last days gives the "
-                    "same"
+                    "same; or write 'history = 1_000_000', so that only the server's own prices are forecast"
                 )
         if first:
             raise DataError(

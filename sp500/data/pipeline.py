@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -216,7 +216,8 @@ def last_window(fields: Mapping[str, pd.Series], dataset: Dataset, hooks: Hooks 
     """
     scaler = Normalizer(np.array(dataset.state["shift"]), np.array(dataset.state["scale"]))
     if hooks and (hooks.features or hooks.names):
-        tables = {name: column.to_frame("ticker") for name, column in fields.items()}
+        name_of = str(fields["close"].name or "ticker")  # columns may depend on it
+        tables = {name: column.to_frame(name_of) for name, column in fields.items()}
         own = {name: tables.pop(name) for name in [*tables] if name not in FIELDS}
         computed = compute_features(Prices(tables, "the request", columns=own), hooks)
         known = {name: table.to_numpy(float)[:, 0] for name, table in computed.items()}
@@ -224,6 +225,23 @@ def last_window(fields: Mapping[str, pd.Series], dataset: Dataset, hooks: Hooks 
         known = columns_of({name: column.to_numpy(float) for name, column in fields.items()})
     rows = np.column_stack([known[name][-dataset.window :] for name in dataset.state["features"]])
     return scaler(rows).astype(dataset.train.rows.dtype)[None]
+
+
+def last_windows(prices: Prices, tickers: Sequence[str], dataset: Dataset, hooks: Hooks) -> np.ndarray:
+    """Return X [ticker, window, feature] of the last days of tickers, by columns that may depend on all of `prices`.
+
+    Raises DataError for a ticker that has not all of its columns on these days.
+    """
+    scaler = Normalizer(np.array(dataset.state["shift"]), np.array(dataset.state["scale"]))
+    tables = compute_features(prices, hooks)
+    windows = []
+    for ticker in tickers:
+        days = prices.close[ticker].dropna().index[-dataset.window :]
+        rows = np.column_stack([tables[name][ticker].reindex(days) for name in dataset.state["features"]])
+        if len(rows) < dataset.window or not np.isfinite(rows).all():
+            raise DataError(f"too_short: {ticker} has not all columns on its last {dataset.window} days")
+        windows.append(scaler(rows))
+    return np.stack(windows).astype(dataset.train.rows.dtype)
 
 
 def summary(table: Features) -> dict[str, dict[str, float]]:

@@ -39,8 +39,16 @@ from sp500.serving.history import History
 from sp500.serving.media_requests import Classes, ImagesBody, Text, TextBody, classify, write
 from sp500.serving.models import POLL_SECONDS, OneRun, Registered, Served
 from sp500.serving.predictor import Predictor
-from sp500.serving.requests import BadRequest, Forecast, Outputs, Prices, Problem, WindowsBody
-from sp500.serving.scores import TRACES, is_scored, score_log
+from sp500.serving.requests import (
+    BadRequest,
+    Forecast,
+    Forecasts,
+    Outputs,
+    Prices,
+    Problem,
+    WindowsBody,
+)
+from sp500.serving.scores import is_scored, score_log
 from sp500.training.task import Classifying, Continuing, Forecasting
 from sp500.version import __version__
 
@@ -89,13 +97,14 @@ class Server:
         return {**answer, "model": self.models.name, "run": served.run, "version": served.version}
 
     def _keep(self, request_id: str, served: Served, answer: dict[str, Any]) -> None:
-        logged = answer.pop("logged", {})
         self.gauges.answers.labels(served.version, served.role).inc()
-        naive = answer.get("naive")  # of a forecast: other answers are not logged
-        if self.answers and isinstance(naive, dict):
-            columns = {f"naive_{name}": value for name, value in naive.items()}
-            row = {name: answer[name] for name in ("ticker", "as_of", "session", "forecast", "unit", "run", "version")}
-            self.answers.add({"request_id": request_id, "role": served.role, **row, **columns, **logged})
+        origin = {"request_id": request_id, "role": served.role, "run": served.run, "version": served.version}
+        for part in answer.get("forecasts", [answer]):
+            logged, naive = part.pop("logged", {}), part.get("naive")  # of a forecast: other answers are not logged
+            if self.answers and isinstance(naive, dict):
+                columns = {f"naive_{name}": value for name, value in naive.items()}
+                row = {name: part[name] for name in ("ticker", "as_of", "session", "forecast", "unit")}
+                self.answers.add({**origin, **row, **columns, **logged})
 
     async def run_download(self, work: Callable[..., T], *arguments: Any) -> T:
         """Run `work`, which may download prices for minutes. One at a time, in a thread that no forecast needs."""
@@ -194,17 +203,12 @@ def create(
 
 
 def _add_answers(app: FastAPI, server: Server) -> None:
-    @app.post("/v1/forecast", response_model=Forecast, responses=_ERRORS)
+    @app.post("/v1/forecast", response_model=Forecast | Forecasts, responses=_ERRORS)
     async def forecast(body: Prices, request: Request) -> Response:
-        """Forecast the next session(s) after the last price."""
-
-        def compute(predictor: Predictor) -> dict[str, object]:
-            """Return the answer with what only the log gets."""
-            values = requests.forecast(predictor, body)
-            logged = {"days": values.days, **dict(zip(TRACES, values.traces, strict=True))}
-            return {**values.model_dump(mode="json"), "logged": logged}
-
-        return await server.answer(request, compute)
+        """Forecast the next session(s) after the last price, sent with the request or known to the server."""
+        champion = server.models.choice.champion if body.known() else None
+        prices = await server.run_download(server.history.prices, champion) if champion else None
+        return await server.answer(request, lambda predictor: requests.answer(predictor, body, prices))
 
     @app.post("/v1/windows", response_model=Outputs, responses=_ERRORS)
     async def windows(body: WindowsBody, request: Request) -> Response:
@@ -324,7 +328,7 @@ def _describe(served: Served | None) -> dict[str, object] | None:
         "run": served.run,
         "version": served.version,
         "task": reference_name(served.predictor.config.task),
-        "paths": [path for path, kind in _PATHS.items() if isinstance(served.predictor.task, kind)],
+        "paths": [path for path, kind in _PATHS.items() if requests.can_answer(served.predictor, kind)],
         "window": recipe.window,
         "row": recipe.row,
         "row_dtype": recipe.row_dtype,
@@ -343,9 +347,6 @@ _PATHS: dict[str, type] = {
     "/v1/text": Continuing,
     "/v1/windows": object,
 }
-"""Response models by path."""
-
-
 _ERRORS: dict[int | str, dict[str, object]] = {
     401: {"description": "The key is missing or wrong."},
     413: {"description": f"The body has more than {MOST_BYTES} bytes."},

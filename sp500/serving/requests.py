@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime
 from itertools import chain
 from typing import Annotated, Any, NoReturn
@@ -13,20 +13,23 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 from pydantic_core import PydanticCustomError
 
+from sp500.data import prices as data_prices
 from sp500.data import sessions
 from sp500.data.features import CLOSE_FEATURES, WARM_UP
 from sp500.data.prices import fit_columns
 from sp500.data.validation import FaultyPrices, summarize, validate
 from sp500.errors import DataError
 from sp500.serving.predictor import Predictor
-from sp500.serving.scores import trace_returns
-from sp500.training.task import Forecasting, Relative
+from sp500.serving.scores import TRACES, trace_returns
+from sp500.training.task import Forecasting, Relative, Remembering
 
 MOST_DAYS, MOST_WINDOWS, MOST_NUMBERS = 5_000, 1_024, 100_000
 """Largest numbers of days and windows in a request, and of numbers in an answer."""
-MOST_COLUMNS = 100
+MOST_COLUMNS, MOST_TICKERS = 100, 1_000
 MOST_PROBLEMS = 20
 """Most problems that an answer lists."""
+DAYS_ENDED = 250
+"""Sessions ago on which a ticker may have ended that is still forecast by the server's prices."""
 EPOCH = date(1970, 1, 1).toordinal()
 OHLCV = ("open", "high", "low", "volume")
 # The first fault of a list is enough: to make objects of 30,000 takes most of a second.
@@ -69,11 +72,13 @@ class Body(BaseModel):
 
 
 class Prices(Body):
-    """Daily prices of one ticker in New York, oldest first."""
+    """Daily prices of one ticker in New York, oldest first; or the names of tickers whose prices the server has."""
 
     ticker: str = Field("?", max_length=32)
-    dates: Annotated[list[date], Field(min_length=2, max_length=MOST_DAYS, fail_fast=True)]
-    close: Numbers
+    tickers: Annotated[list[Annotated[str, Field(max_length=32)]], Field(max_length=MOST_TICKERS)] = []
+    """Forecast these by the server's own prices, as GET /v1/prices lists them. A `ticker` without dates as well."""
+    dates: Annotated[list[date], Field(min_length=2, max_length=MOST_DAYS, fail_fast=True)] = []
+    close: Numbers = []
     open: Numbers | None = None
     high: Numbers | None = None
     low: Numbers | None = None
@@ -82,6 +87,20 @@ class Prices(Body):
     """Further columns of the model's own by name, as `columns` of GET /v1/models lists them."""
     real_moves: Annotated[list[date], Field(max_length=100)] = []
     """Dates of moves that look like a fault and happened."""
+
+    def known(self) -> list[str]:
+        """Return the tickers to forecast by the server's own prices; none for a request with prices.
+
+        Raises BadRequest for half of either.
+        """
+        given = [name for name in ("dates", "close", *OHLCV, "columns", "real_moves") if getattr(self, name)]
+        if self.tickers and given:
+            raise BadRequest(Problem(field=given[0], message="goes with one ticker and its prices, not with tickers"))
+        if missing := [name for name in ("dates", "close") if given and not getattr(self, name)]:
+            raise BadRequest(Problem(field=missing[0], message="Field required"))
+        if not given and not self.tickers and "ticker" not in self.model_fields_set:
+            raise BadRequest(Problem(field="dates", message="Field required; or send ticker or tickers alone"))
+        return list(dict.fromkeys(self.tickers)) if self.tickers else [] if given else [self.ticker]
 
     def fields(self) -> tuple[dict[str, pd.Series], list[str]]:
         """Checked prices and further columns by name, and what was repaired, by the rules of training data.
@@ -210,6 +229,12 @@ class Forecast(ForecastValues, Answer):
     """A forecast of one ticker, made at the close of `as_of` for the close of `session`."""
 
 
+class Forecasts(Answer):
+    """Forecasts of several tickers, in the order of the request."""
+
+    forecasts: list[ForecastValues]
+
+
 class Outputs(Answer):
     """A model's outputs [window, ...]."""
 
@@ -235,11 +260,19 @@ def minimum_days(predictor: Predictor) -> int:
 def find_refusal(predictor: Predictor) -> str:
     """Return why no request can give what the model's features need; empty where one can."""
     across = predictor.recipe.state.get("across")
+    if predictor.recipe.state.get("whole"):
+        return "columns of this model depend on all days before; send tickers, whose prices the server has"
     if not isinstance(across, list) or not across:
         return ""
     return (
-        f"column {across[0]} of this model depends on other tickers, and a request has one; send windows to /v1/windows"
+        f"column {across[0]} of this model depends on other tickers, and prices in a request are of one; send tickers, "
+        "whose prices the server has, or windows to /v1/windows"
     )
+
+
+def can_answer(predictor: Predictor, kind: type) -> bool:
+    """Return whether the task is of a kind that a path needs; for forecasts also whether it was trained on prices."""
+    return isinstance(predictor.task, kind) and (kind is not Forecasting or bool(predictor.recipe.features))
 
 
 def describe_needs(predictor: Predictor) -> dict[str, object]:
@@ -260,6 +293,26 @@ def _refuse_missing(name: str) -> NoReturn:
     )
 
 
+def answer(predictor: Predictor, body: Prices, prices: data_prices.Prices | None) -> dict[str, object]:
+    """Return the forecast that a body asks for, or those of its tickers, with what only the log gets.
+
+    `prices` are the server's. Raises BadRequest.
+    """
+    if not (tickers := body.known()):
+        return _log(forecast(predictor, body))
+    if prices is None:
+        raise BadRequest(Problem(field="tickers", message="the server has no prices for this model"))
+    answers = [_log(values) for values in forecast_known(predictor, prices, tickers)]
+    return {"forecasts": answers} if body.tickers else answers[0]
+
+
+def _log(values: LoggedForecast) -> dict[str, object]:
+    return {
+        **values.model_dump(mode="json"),
+        "logged": {"days": values.days, **dict(zip(TRACES, values.traces, strict=True))},
+    }
+
+
 def forecast(predictor: Predictor, body: Prices) -> LoggedForecast:
     """Return what the model says of these prices, without its name and version. Raises BadRequest."""
     task, dataset = predictor.task, predictor.recipe.dataset
@@ -277,6 +330,47 @@ def forecast(predictor: Predictor, body: Prices) -> LoggedForecast:
             Problem(field="close", rule="too_short", message=f"has {len(close)} prices, this model needs {least}")
         )
     output = predictor.outputs(task.encode(fields, dataset))
+    return _describe(predictor, body.ticker, fields, output, repairs)
+
+
+def forecast_known(predictor: Predictor, prices: data_prices.Prices, tickers: Sequence[str]) -> list[LoggedForecast]:
+    """Return what the model says of tickers whose prices the server has. Raises BadRequest for one that it has not."""
+    task, dataset = predictor.task, predictor.recipe.dataset
+    if unknown := [name for name in tickers if name not in prices.tickers]:
+        problems = [Problem(field="tickers", message=f"no prices of {name}; see /v1/prices") for name in unknown]
+        raise BadRequest(*problems[:MOST_PROBLEMS])
+    assert isinstance(task, Forecasting)
+    assert isinstance(task, Remembering)
+    least = minimum_days(predictor)
+    first = None if predictor.recipe.state.get("whole") else -least - DAYS_ENDED
+    recent = prices.select(slice(first, None), None if find_refusal(predictor) else tickers)
+    closes = {name: recent.close[name].dropna() for name in tickers}
+    if short := [name for name in tickers if len(closes[name]) < least]:
+        raise BadRequest(
+            Problem(field="tickers", rule="too_short", message=f"{short[0]} has fewer than {least} recent prices")
+        )
+    try:
+        outputs = predictor.outputs(task.encode_tickers(recent, tickers, dataset))
+    except DataError as error:
+        raise BadRequest(Problem(field="tickers", message=str(error))) from None
+    return [
+        _describe(predictor, name, _fields_of(recent, name), outputs[number : number + 1], [])
+        for number, name in enumerate(tickers)
+    ]
+
+
+def _fields_of(prices: data_prices.Prices, ticker: str) -> dict[str, pd.Series]:
+    """Return the fields of a ticker, on the days on which it has prices."""
+    return {name: table[ticker][prices.close[ticker].notna()] for name, table in prices.fields.items()}
+
+
+def _describe(
+    predictor: Predictor, ticker: str, fields: Mapping[str, pd.Series], output: np.ndarray, repairs: list[str]
+) -> LoggedForecast:
+    """Return the forecast of one ticker. Raises BadRequest for one that is not finite."""
+    task, dataset, least = predictor.task, predictor.recipe.dataset, minimum_days(predictor)
+    assert isinstance(task, Forecasting)
+    close = fields["close"]
     if isinstance(task, Relative):
         value, naive = task.answer(output, fields, dataset)
     else:
@@ -285,7 +379,7 @@ def forecast(predictor: Predictor, body: Prices) -> LoggedForecast:
     if not math.isfinite(value):
         raise BadRequest(Problem(field="close", message="leads to a forecast that is not finite"))
     return LoggedForecast(
-        ticker=body.ticker,
+        ticker=ticker,
         as_of=as_of.date(),
         session=sessions.after(as_of, dataset.state["horizon"]).date(),
         forecast=value,

@@ -6,7 +6,7 @@ same hooks. Every forecast is compared with naive ones under the loss that the m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -137,6 +137,11 @@ class PriceTask(Task):
         """Return X of the last days, as training had them."""
         with source.blame(self.config.own_task):
             return pipeline.last_window(fields, dataset, self.hooks(self.config))
+
+    def encode_tickers(self, prices: Prices, tickers: Sequence[str], dataset: Dataset) -> np.ndarray:
+        """Return X of the last days of some of the tickers of these prices, as training had them."""
+        with source.blame(self.config.own_task):
+            return pipeline.last_windows(prices, tickers, dataset, self.hooks(self.config))
 
     def forecast(self, output: np.ndarray, dataset: Dataset) -> np.ndarray:
         """Return log returns, or what the target is."""

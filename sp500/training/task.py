@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Protocol, runtime_checkable
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from sp500.config import RunConfig
+from sp500.data.prices import Prices
 from sp500.data.windows import Dataset, Windows
 from sp500.models import catalog
 from sp500.runs.details import Breakdown
@@ -189,6 +190,15 @@ class Relative(Protocol):
         self, output: np.ndarray, fields: Mapping[str, pd.Series], dataset: Dataset
     ) -> tuple[float, dict[str, float]]:
         """Return the forecast after these prices from the model's output [1, number], and the naive forecasts."""
+        ...
+
+
+@runtime_checkable
+class Remembering(Protocol):
+    """A task of prices that forecasts tickers from the prices of all of them."""
+
+    def encode_tickers(self, prices: Prices, tickers: Sequence[str], dataset: Dataset) -> np.ndarray:
+        """Return X [ticker, window, feature] of the last days of these tickers."""
         ...
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import price_files
 import pytest
+from scipy import signal
 
 from sp500.config import DataConfig
 from sp500.data import leaks, pipeline
@@ -44,6 +46,24 @@ def draw(prices: Prices) -> pd.DataFrame:
     return pd.DataFrame(np.random.random(prices.close.shape), prices.close.index, prices.close.columns)
 
 
+def rolled(compute: Callable[[np.ndarray], float], days: int = 20) -> Features:
+    """A number of the last moves of each ticker."""
+    return lambda prices: move(prices).rolling(days).apply(compute, raw=True)
+
+
+def low_pass(window: np.ndarray) -> float:
+    """The last value of past moves without their upper half of frequencies."""
+    spectrum = np.fft.rfft(window)
+    spectrum[len(spectrum) // 2 :] = 0
+    return float(np.fft.irfft(spectrum, len(window))[-1])
+
+
+def smooth(prices: Prices) -> pd.DataFrame:
+    """An IIR filter that forgets within a request's history."""
+    filtered = signal.lfilter([0.5], [1, -0.5], move(prices).fillna(0).to_numpy(), axis=0)
+    return pd.DataFrame(filtered, prices.close.index, prices.close.columns)
+
+
 _calls = itertools.count()
 FUTURE: dict[str, Features] = {
     "tomorrow's close": lambda prices: prices.close.shift(-1) / prices.close - 1,
@@ -55,6 +75,13 @@ FUTURE: dict[str, Features] = {
     "filled backwards": lambda prices: prices["news"].where(prices["news"] > 0).bfill().ffill(),
     "rank in time": lambda prices: prices.close.rank(pct=True),
     "the last close of all": lambda prices: prices.close / prices.close.iloc[-1],
+    "tomorrow's sign": lambda prices: np.sign(move(prices).shift(-1)).fillna(0),
+    "interpolated both ways": lambda prices: (
+        prices["news"].where(prices["news"] > 0).interpolate(limit_direction="both")
+    ),
+    "clipped at quantiles of all": lambda prices: move(prices).clip(
+        move(prices).quantile(0.1), move(prices).quantile(0.9), axis=1
+    ),
     "a month's mean": lambda prices: move(prices).groupby(prices.close.index.to_period("M")).transform("mean"),
 }
 CHANCE: dict[str, Features] = {
@@ -65,6 +92,31 @@ CHANCE: dict[str, Features] = {
 HONEST: dict[str, Features] = {
     "a move": move,
     "rolling": lambda prices: move(prices).rolling(40).std(),
+    "of five days": lambda prices: np.log(prices.close).diff(5),
+    "lagged": lambda prices: move(prices).shift(3),
+    "a median": lambda prices: move(prices).rolling(15).median(),
+    "a quantile": lambda prices: move(prices).rolling(30).quantile(0.9),
+    "skew": lambda prices: move(prices).rolling(30).skew(),
+    "largest of a month": lambda prices: move(prices).rolling(21).max(),
+    "rank in the last days": lambda prices: prices.close.rolling(20).rank(),
+    "score by the last days": lambda prices: (
+        (prices.close - prices.close.rolling(20).mean()) / prices.close.rolling(20).std()
+    ),
+    "clipped by the last days": lambda prices: move(prices).clip(-move(prices).rolling(50).std(), axis=0),
+    "distance to a high": lambda prices: prices.close / prices.close.rolling(50).max() - 1,
+    "crossing": lambda prices: (prices.close.rolling(5).mean() > prices.close.rolling(20).mean()) * 1.0,
+    "correlation with the news": lambda prices: move(prices).rolling(20).corr(prices["news"]),
+    "news filled forwards": lambda prices: prices["news"].where(prices["news"] > -2).ffill(limit=10).fillna(0),
+    "yesterday's news": lambda prices: prices["news"].shift(1),
+    "mean news": lambda prices: prices["news"].ewm(halflife=2).mean(),
+    "exponential deviation": lambda prices: move(prices).ewm(span=4).std(),
+    "a linear filter": smooth,
+    "a filter by frequency": rolled(low_pass, 16),
+    "a slope": rolled(lambda moves: float(np.polyfit(np.arange(len(moves)), np.cumsum(moves), 1)[0])),
+    "ups in a row": rolled(lambda moves: float((moves > 0)[::-1].cumprod().sum())),
+    "autocorrelation": rolled(lambda moves: float(np.corrcoef(moves[1:], moves[:-1])[0, 1])),
+    "less the mean of the tickers": lambda prices: move(prices).sub(move(prices).mean(axis=1), axis=0),
+    "share of rising tickers": lambda prices: move(prices).gt(0).mean(axis=1).to_frame("AAA").assign(BBB=0.0),
     "exponential": lambda prices: move(prices).ewm(span=5).mean(),
     "of the file": lambda prices: prices["news"],
     "across tickers": lambda prices: move(prices).rank(axis=1),
@@ -89,9 +141,44 @@ def test_column_that_chance_or_a_clock_decides_is_refused(name: str, source: str
 
 
 @pytest.mark.parametrize("name", HONEST)
-def test_honest_column_passes(name: str, source: str) -> None:
-    state = read(source, Hooks(features=lambda prices: {"mine": HONEST[name](prices)}))
-    assert state["history"] == 10 + leaks.HISTORY
+def test_honest_column_passes_and_a_request_gets_what_training_had(name: str, source: str) -> None:
+    hooks = Hooks(features=lambda prices: {"mine": HONEST[name](prices)})
+    config = DataConfig(source=source, window=10)
+    prepared = pipeline.prepare(config, direction=False, hooks=hooks)
+    dataset = prepared.dataset("float64")
+    assert dataset.state["history"] == 10 + leaks.HISTORY
+    index, test = dataset.test.index, dataset.test
+    assert index is not None
+    for place in (0, len(index) // 2, len(index) - 1):
+        date, ticker = index.loc[place, ["date", "ticker"]]
+        end = prepared.prices.close.index.get_loc(date) + 1
+        known = prepared.prices.select(slice(end - dataset.state["history"], end))
+        x = pipeline.last_windows(known, [ticker], dataset, hooks)[0]
+        scale = dataset.train.rows.std() or 1.0
+        assert x == pytest.approx(test.rows[test.starts[place] :][:10], abs=2e-6 * scale)
+        if not dataset.state["across"]:
+            fields = {each: known[each][ticker] for each in ("close", "news")}
+            assert pipeline.last_window(fields, dataset, hooks)[0] == pytest.approx(x, abs=1e-9 * scale)
+
+
+def test_columns_across_tickers_that_begin_and_end_pass(tmp_path: Path) -> None:
+    table = price_files.make_table()
+    other = table[table["ticker"] == "AAA"].assign(ticker="CCC", close=lambda rows: rows["close"][::-1].to_numpy())
+    days = table["date"].unique()
+    late, early = table[(table["ticker"] == "AAA") | (table["date"] > days[200])], other[other["date"] < days[500]]
+    source = price_files.write(tmp_path / "three.csv", pd.concat([late, early]))
+    hooks = Hooks(features=lambda prices: {"mine": move(prices).rank(axis=1, pct=True)})
+    dataset = pipeline.prepare(DataConfig(source=source, window=10), direction=False, hooks=hooks).dataset("float32")
+    assert dataset.state["across"] == ["mine"]
+
+
+def test_expanding_score_needs_all_days_and_passes_where_the_class_says_so(source: str) -> None:
+    def score(prices: Prices) -> dict[str, pd.DataFrame]:
+        return {"mine": move(prices) / move(prices).expanding(20).std()}
+
+    with pytest.raises(DataError, match=r"column mine .* it depends on all days before"):
+        read(source, Hooks(features=score))
+    assert read(source, Hooks(features=score, history=1_000_000))["whole"] is True
 
 
 def test_future_that_only_a_replaced_one_shows_is_found(source: str) -> None:
