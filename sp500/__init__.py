@@ -16,6 +16,7 @@ from sp500.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from sp500.config import ModelConfig, RunConfig
+    from sp500.data.samples import from_torch
     from sp500.data.windows import Dataset, Windows
     from sp500.errors import DataError
     from sp500.models.dropout import Dropout
@@ -37,9 +38,10 @@ __all__ = [
     "Task",
     "Windows",
 ]
-__all__ += ["Result", "load_run", "load_runs", "scale", "search", "train", "tune", "walk_forward"]
+__all__ += ["Result", "from_torch", "load_run", "load_runs", "scale", "search", "train", "tune", "walk_forward"]
 _PLACES = {
     "config": ("ModelConfig", "RunConfig"),
+    "data.samples": ("from_torch",),
     "data.windows": ("Dataset", "Windows"),
     "errors": ("DataError",),
     "models.dropout": ("Dropout",),

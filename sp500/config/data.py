@@ -35,6 +35,8 @@ class DataConfig(Frozen):
     """Last part of the dates, held out for the test."""
     valid_from_train: float = setting(0.175, ge=0, lt=1, agents=True)
     """Last part of the remaining dates (or of X_train) used for validation; 0: no validation."""
+    loaders: int = Field(0, ge=0)
+    """Processes per worker that read samples of `sp500.from_torch`; 0: the worker itself."""
     gap: int | None = setting(None, ge=1, agents=True)
     """Sessions left out between two splits. Default and minimum: window + horizon."""
     norm: Literal["zscore", "minmax", "none"] = setting("zscore", agents=True)
@@ -103,7 +105,7 @@ class DataConfig(Frozen):
     def identity(self) -> dict[str, object]:
         """The settings that decide windows of prices: files by their names."""
         later = set() if self.features else {"features"}  # older runs do not have it
-        return self.model_dump(mode="json", exclude={"cache_dir", "fallback"} | later) | {
+        return self.model_dump(mode="json", exclude={"cache_dir", "fallback", "loaders"} | later) | {
             "gap": self.purge,
             "source": Path(self.source).name,
             "npz_path": self.npz_path and self.npz_path.name,

@@ -75,6 +75,15 @@ class TrainingBatches(Protocol):
         ...
 
 
+@runtime_checkable
+class Fetching(Protocol):
+    """Batches of a rank that has the windows of all ranks."""
+
+    def fetch(self, numbers: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
+        """Return x and y of windows by their numbers, of any rank."""
+        ...
+
+
 class Batches:
     """Batches of one split on one device, for one rank.
 
@@ -115,11 +124,7 @@ class Batches:
 
     def epoch(self, epoch: int, batch_size: int, *, shuffle: bool, seed: int) -> Iterator[Batch]:
         """Yield every window once, in an order that depends only on seed and epoch."""
-        count = len(self)
-        order = (
-            torch.randperm(count, generator=torch_generator(seed, "order", epoch)) if shuffle else torch.arange(count)
-        )
-        yield from self._batches(order, batch_size)
+        yield from self._batches(order_of(len(self), epoch, shuffle=shuffle, seed=seed), batch_size)
 
     def in_order(self, batch_size: int) -> Iterator[Batch]:
         """Yield every window once, in the order of the dataset: for evaluation."""
@@ -135,19 +140,16 @@ class Batches:
 
     def _part(self, chosen: Tensor) -> Batch:
         total = len(chosen)
-        size = math.ceil(total / self._world)
-        mine = chosen[self._rank * size : (self._rank + 1) * size]
-        count = len(mine)
-        # Never empty: a rank that skipped its step would leave the others waiting in the backward pass.
-        mine = mine if count else chosen[:1]
+        mine, count, size = cut(chosen, self._rank, self._world)
         x = self._gather(self._starts[mine])
         numbers = mine.to(self._device)
         y = self._targets[numbers]
         targets = total * y[0].numel() if self._target_counts is None else int(self._target_counts[chosen].sum())
         return Batch(x, y, numbers, count, size, total, targets, chosen)
 
-    def fetch(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
-        """Return x and y of windows by their numbers, of any rank."""
+    def fetch(self, numbers: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
+        """Return x and y of windows by their numbers, of any rank. They are the same in each epoch."""
+        del epoch
         x, y = self._gather(self._starts[numbers]), self._targets[numbers.to(self._device)]
         return x.to(self._target), y.to(self._target)
 
@@ -158,6 +160,21 @@ class Batches:
         numbers = (starts[:, None] + self._offsets).flatten().to(self._device)
         rows: Tensor = self._rows.index_select(0, numbers).unflatten(0, (len(starts), -1))
         return rows
+
+
+def order_of(count: int, epoch: int, *, shuffle: bool, seed: int) -> Tensor:
+    """Return the order of windows in an epoch."""
+    return torch.randperm(count, generator=torch_generator(seed, "order", epoch)) if shuffle else torch.arange(count)
+
+
+def cut(chosen: Tensor, rank: int, world: int) -> tuple[Tensor, int, int]:
+    """Return a rank's windows of a global batch, how many of them count, and how many the first rank has.
+
+    Never none: a rank that skipped its step would leave the others waiting in the backward pass.
+    """
+    size = math.ceil(len(chosen) / world)
+    mine = chosen[rank * size : (rank + 1) * size]
+    return (mine, len(mine), size) if len(mine) else (chosen[:1], 0, size)
 
 
 def _fits(windows: Windows, device: torch.device) -> bool:

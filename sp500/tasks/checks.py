@@ -15,12 +15,13 @@ from safetensors.torch import load
 from torch import nn
 
 from sp500.config import RunConfig
-from sp500.data.batches import Batches
+from sp500.data.samples import Samples
 from sp500.data.windows import Dataset, Windows
 from sp500.errors import DataError
 from sp500.formatting import reference_name
 from sp500.models import catalog, weights
 from sp500.runs.results import Improvement
+from sp500.training import evaluation
 from sp500.training.checkpoint import pack
 from sp500.training.step import DTYPES, Stepper
 from sp500.training.task import BatchTransforming, Task
@@ -77,7 +78,8 @@ def _check_part(where: str, part: Windows, train: Windows, dtype: str) -> None:
             f"{where} has rows {list(rows.shape[1:])} and windows of {part.length}, train {list(train.rows.shape[1:])} "
             f"and {train.length}"
         )
-    for name, array in (("rows", rows), ("targets", targets)):
+    first = rows[:1] if isinstance(part, Samples) else rows  # which repeats it
+    for name, array in (("rows", first), ("targets", targets)):
         if array.dtype.kind == "f" and str(array.dtype) != dtype:
             raise DataError(f"{where}.{name} are {array.dtype}: write .astype(config.train.dtype), which is {dtype}")
         if array.dtype.kind == "f" and not np.isfinite(array).all():
@@ -162,15 +164,17 @@ def _check_step(where: str, task: Task, config: RunConfig, dataset: Dataset, mod
     without a gradient.
     """
     plain = config.train.model_copy(update={"compile": False, "recompute": False, "amp": "none"})
-    stepper = Stepper(task, model, config.model_copy(update={"train": plain}), SoloWorker(torch.device("cpu")), 1)
+    worker = SoloWorker(torch.device("cpu"))
+    stepper = Stepper(task, model, config.model_copy(update={"train": plain}), worker, 1)
     stepper.start(1)
     if isinstance(task, BatchTransforming) and config.num_workers > 1:
         log.warning(
             "%s: transform_batch sees a worker's part of a batch, so that results depend on the number of workers",
             where,
         )
-    batches = Batches(dataset.train, torch.device("cpu"))
-    stepper.take(Transforms(task, batches, 0).apply(next(batches.in_order(FEW)), 1), 0)
+    batches = evaluation.training_batches(dataset.train, worker)
+    first = next(batches.epoch(1, FEW, shuffle=False, seed=0))
+    stepper.take(Transforms(task, batches, 0).apply(first, 1), 0)
     stepper.optimizers.dump_plain()
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     unused = [name for name, parameter in trained.items() if parameter.grad is None]

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sp500.data.batches import Batch, Batches
+from sp500.data.batches import Batch, Batches, TrainingBatches
+from sp500.data.samples import SampleBatches, Samples
 from sp500.data.windows import Windows
 from sp500.errors import DataError
 from sp500.training.task import Measuring, Sums, Task
@@ -20,6 +21,13 @@ EVAL_BATCH, EVAL_PIXELS = 4096, 2**19
 def batches_of(windows: Windows, worker: Worker) -> Batches:
     """Return this rank's batches of a split."""
     return Batches(windows, worker.device, rank=worker.rank, world=worker.world)
+
+
+def training_batches(windows: Windows, worker: Worker) -> TrainingBatches:
+    """Return this rank's batches of the training split, which may be samples that are read when they are needed."""
+    if isinstance(windows, Samples):
+        return SampleBatches(windows, worker.device, rank=worker.rank, world=worker.world)
+    return batches_of(windows, worker)
 
 
 def windows_at_once(batches: Batches, batch_size: int) -> int:

@@ -153,7 +153,7 @@ class _Fitting:
             worker,
             checkpoints,
         )
-        self.train = train or evaluation.batches_of(dataset.train, worker)
+        self.train = train or evaluation.training_batches(dataset.train, worker)
         self.transforms = Transforms(task, self.train, config.train.seed)
         steps = config.train.epochs * self.train.steps(config.batch_size)
         self.model = self._model()

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sp500.data.batches import Batch, Batches, TrainingBatches
+from sp500.data.batches import Batch, Fetching, TrainingBatches
 from sp500.errors import ConfigError
 from sp500.seeding import numpy_generator
 from sp500.training.task import BatchTransforming, Mixing, Task, Transforming
@@ -27,7 +27,7 @@ class Transforms:
         self._transform = task.transform if isinstance(task, Transforming) else None
         self._mix = task.mix if isinstance(task, Mixing) else None
         self._transform_batch = task.transform_batch if isinstance(task, BatchTransforming) else None
-        if self._mix and not isinstance(batches, Batches):
+        if self._mix and not isinstance(batches, Fetching):
             raise ConfigError("the task's mix needs all windows in memory, and these are streamed from shards")
         self._batches, self._seed = batches, seed
 
@@ -56,11 +56,11 @@ class Transforms:
 
     def _mix_all(self, x: Any, y: Any, batch: Batch, epoch: int) -> tuple[list[Tensor], list[Tensor]]:
         assert self._mix
-        assert isinstance(self._batches, Batches)
+        assert isinstance(self._batches, Fetching)
         assert batch.everyones is not None
         generators = [self._generator("mix", epoch, number) for number in batch.windows.tolist()]
         partners = batch.everyones[[int(rng.integers(len(batch.everyones))) for rng in generators]]
-        others = self._change(*self._batches.fetch(partners), partners.tolist(), epoch)
+        others = self._change(*self._batches.fetch(partners, epoch), partners.tolist(), epoch)
         mixed = [self._mix(*pair) for pair in zip(x, y, *others, generators, strict=True)]
         return _as_tensors(mixed, batch.y)
 
