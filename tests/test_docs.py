@@ -44,7 +44,7 @@ EXPERIMENTS = sorted(path.stem for path in ROOT.glob("experiments/*.py"))
 
 # Between them the flags of every task and model.
 KINDS = [["--task", "images", "--model.kind", "timm"], ["--task", "language", "--model.kind", "hf"]]
-KINDS += [["--task", "synthetic", "--model.kind", "mine.py:Net"]]
+KINDS += [["--task", "synthetic", "--model.kind", "mine.py:Net"], ["--task", "volatility"]]
 LANGUAGES = {"sh", "console", "python", "yaml", "json", "text"}
 # Programs that are not started here; the files that they are given have to exist.
 OTHERS = {
