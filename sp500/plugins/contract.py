@@ -60,6 +60,11 @@ MODEL = {
 ESTIMATOR = {"fit": "def fit(self, X, y):", "predict": "def predict(self, X):"}
 FILES = {"save": "def save(self, folder):", "load": "def load(self, folder):"}
 """What an estimator defines, and what one does whose type is not of an installed package."""
+SUGGESTER = {
+    "__init__": "def __init__(self, axes: dict, seed: int) -> None:",
+    "ask": "def ask(self, count: int) -> list[dict]:",
+    "tell": "def tell(self, values: dict, score: float) -> None:",
+}
 PRICE_TASK = ("sp500.tasks.prices", "PriceTask")
 TASK, MODULE = ("sp500.training.task", "Task"), ("torch.nn.modules.module", "Module")
 """Module and name of the classes that a task and a model inherit from."""
@@ -98,6 +103,19 @@ def load_model(own: Reference, options: Mapping[str, Any]) -> Callable[..., Any]
     parameters = _parameters(maker).values()
     if all(parameter.kind is not inspect.Parameter.VAR_KEYWORD for parameter in parameters):
         _check_options(own, [parameter.name for parameter in parameters][2:], options)
+    return maker
+
+
+def load_suggester(own: Reference) -> Callable[..., Any]:
+    """Return the user's class of suggesters. Raises ConfigError with what it lacks, and the line to add."""
+    maker: Callable[..., Any] = source.load(own)
+    where = f"{own.path.name}: class {own.name}"
+    for name, line in SUGGESTER.items():
+        method = maker if name == "__init__" else getattr(maker, name, None)
+        if not callable(method):
+            raise ConfigError(f"{where} has no method {name}; add '{line}'")
+        expected = [*([] if method is maker else ["self"]), *re.findall(r"(\w+): ", line)]
+        _check_takes(method, expected, f"{where}: {name}", f"write '{line}'")
     return maker
 
 

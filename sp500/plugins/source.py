@@ -148,11 +148,12 @@ def make_absolute(settings: Mapping[str, object], folder: Path, *, run: bool = T
 
 
 def _with_references(settings: Mapping[str, object], change: Callable[[str], str]) -> dict[str, object]:
-    """Return the settings with the texts of task and model.kind changed if they name a file."""
+    """Return the settings with the texts of task, method and model.kind changed if they name a file."""
     changed = dict(settings)
-    task = settings.get("task")
-    if isinstance(task, str) and ":" in task:
-        changed["task"] = change(task)
+    for key in ("task", "method"):
+        text = settings.get(key)
+        if isinstance(text, str) and ":" in text:
+            changed[key] = change(text)
     model = settings.get("model")
     if isinstance(model, dict) and ":" in str(model.get("kind")):
         changed["model"] = {**model, "kind": change(model["kind"])}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
@@ -14,6 +15,8 @@ from sp500.credentials import Address
 from sp500.errors import ConfigError
 from sp500.execution import Experiment
 from sp500.machine.units import size_bytes
+from sp500.plugins import admission, contract, reference, source
+from sp500.plugins.reference import Reference
 from sp500.runs.record import RunRecord
 
 
@@ -42,7 +45,8 @@ class SearchSettings(Experiment):
     """grid18 (MLP: hidden x lr x dropout) | grid108 (the same x 6 seeds) | lstm12 | wide (mlp, lstm and transformer) |
     path of a YAML file of settings, each with a value, a list or {low, high, log}."""
     method: str = setting("auto", agents=True)
-    """How to choose configs: grid | random | qmc | tpe | gp | auto (all of a grid, TPE if the space has ranges)."""
+    """How to choose configs: grid | random | qmc | tpe | gp | cmaes | your own: FILE.py:NAME | auto (all of a grid, TPE
+    if the space has ranges)."""
     trials: int | None = setting(None, gt=0, agents=True)
     """Configs to try. Default: all of a grid, 60 otherwise."""
     by_ticker: bool = setting(False, agents=True)
@@ -58,8 +62,8 @@ class SearchSettings(Experiment):
     came there before; median: below their median."""
     stop_reduction: int = setting(3, ge=2, agents=True)
     """N: of asha, and the ratio of one rung to the next."""
-    stop_first: int = setting(1, ge=1, agents=True)
-    """The epoch of the first rung."""
+    stop_first: int = setting(3, ge=1, agents=True)
+    """The epoch of the first rung. After a single epoch the best config is often among the worst."""
     trial_timeout: float | None = setting(None, gt=0, agents=True)
     """Seconds that a trial may take."""
     trial_memory: str | None = setting(None, agents=True)
@@ -78,7 +82,7 @@ class SearchSettings(Experiment):
         from sp500.tuning.suggest import METHODS
 
         if method not in {"auto", *METHODS}:
-            raise ValueError(f"invalid method {method!r}: expected auto, {', '.join(METHODS)}")
+            reference.parse(method, "method", ("auto", *METHODS))
         return method
 
     @field_validator("pack")
@@ -129,6 +133,40 @@ class SearchSettings(Experiment):
     def arm(self) -> str:
         """The mode."""
         return self.mode
+
+    @property
+    def own_method(self) -> Reference | None:
+        """Reference to the user's own suggester; None for a built-in method."""
+        from sp500.tuning.suggest import METHODS
+
+        return None if self.method in {"auto", *METHODS} else reference.parse(self.method, "method", METHODS)
+
+    def give(self, named: Mapping[str, Any]) -> None:
+        """Count the method as given by the user too, if `named` has it."""
+        super().give(named)
+        if named.get("method") and (own := self.own_method):
+            admission.give(own)
+
+    def keep_sources(self, run: Path, *, trusted: bool) -> SearchSettings:
+        """Replace the method's file by the run's own copy too. Raises ConfigError for one that may not run."""
+        own = self.own_method
+        if own:
+            admission.admit(run, own, trusted=trusted)
+        kept = super().keep_sources(run, trusted=trusted)
+        if own is None or own.module:
+            return kept
+        return kept.model_copy(update={"method": f"{source.keep(own, run)}:{own.name}"})
+
+    def check_own(self) -> None:
+        """Import the method too if it may run here, and check it. Raises ConfigError."""
+        super().check_own()
+        if (own := self.own_method) and admission.is_known(own):
+            contract.load_suggester(own)
+
+    def decisive(self) -> dict[str, object]:
+        """Return what decides the search; of a user's method what its file says, wherever that lies."""
+        own = self.own_method
+        return super().decisive() | ({"method": own.identity} if own else {})
 
     def check_start(self) -> None:
         """Raise ConfigError for a space, a method or a limit that cannot be searched."""

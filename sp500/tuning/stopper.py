@@ -31,7 +31,7 @@ class Decision(NamedTuple):
 class Stopper(ABC):
     """Decides at the rungs `first`, `first * reduction`, `first * reduction ** 2`, ... whether a trial goes on."""
 
-    def __init__(self, first: int = 1, reduction: int = 3) -> None:
+    def __init__(self, first: int = 3, reduction: int = 3) -> None:
         self.first, self.reduction = first, reduction
         self._known: dict[tuple[str, int], bool] = {}
         self._values: dict[int, list[float]] = {}
@@ -103,7 +103,7 @@ class StopRule:
     """The settings of a stopper: its name, its first rung, and the factor from one rung to the next."""
 
     name: StopperName
-    first: int = 1
+    first: int = 3
     reduction: int = 3
 
     def make(self, decisions: Iterable[Decision] = ()) -> Stopper:

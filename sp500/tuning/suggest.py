@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Any, ClassVar, Generic, TypeVar
 
-from sp500.errors import ConfigError
+from sp500.errors import ConfigError, require
+from sp500.plugins.reference import parse
 from sp500.runs.results import Overrides
 from sp500.runs.trials import Asked, TrialResult
 from sp500.seeding import numpy_generator
@@ -26,8 +27,11 @@ METHODS = {
     "qmc": "sp500.tuning.qmc:Qmc",
     "tpe": "sp500.tuning.guesses:Tpe",
     "gp": "sp500.tuning.guesses:Gp",
+    "cmaes": "sp500.tuning.evolution:Cmaes",
 }
 """Suggesters by the name of their method; each is imported when a search uses it."""
+EXTRAS = {"cmaes": ("cmaes",)}
+"""Packages of the methods that need an extra of the same name."""
 # Draws in a row that are invalid or were tried before: ten times the trials of the largest space that is counted.
 DRAWS = 100_000
 
@@ -68,9 +72,16 @@ class Suggester(ABC, Generic[T]):
         self.total = total
         self._candidates, self._seed = candidates, seed
 
+    @classmethod
+    def check(cls, space: Space) -> None:
+        """Raise ConfigError for a space that the method cannot search."""
+
     @abstractmethod
     def ask(self, count: int) -> list[T]:
-        """Return up to `count` trials that were neither asked for nor reported before. Empty: there are no more."""
+        """Return up to `count` trials that were neither asked for nor reported before.
+
+        Empty: there are no more, or they follow from results of trials that are running.
+        """
 
     @abstractmethod
     def tell(self, result: TrialResult) -> None:
@@ -99,7 +110,15 @@ class Suggester(ABC, Generic[T]):
 
 
 def load_method(method: str) -> type[Suggester[Any]]:
-    """Return the suggester of that name."""
+    """Return the suggester of that name, or of a user's class, which is not imported before it is made.
+
+    Raises ConfigError for a package of an extra that is not installed.
+    """
+    if method not in METHODS:
+        from sp500.tuning.own import Own
+
+        return type("Own", (Own,), {"reference": parse(method, "method", METHODS)})
+    require(method, EXTRAS.get(method, ()))
     kind: type[Suggester[Any]] = resolve_name(METHODS[method])
     return kind
 
@@ -113,7 +132,9 @@ def count_trials(method: str, candidates: Candidates[T], total: int | None) -> i
     where = f"search space {candidates.space.name}"
     if total is not None and total < 1:
         raise ConfigError(f"{where}: {total} configs asked for; at least 1")
-    if load_method(method).needs_grid:
+    kind = load_method(method)
+    kind.check(candidates.space)
+    if kind.needs_grid:
         size = len(candidates.list_grid())
         return min(total or size, size)
     count = candidates.count()

