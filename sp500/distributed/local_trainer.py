@@ -9,7 +9,6 @@ managed.
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 from typing import Any
 from unittest import mock
@@ -51,11 +50,7 @@ class LocalTrainer(TorchTrainer):  # type: ignore[misc] # Ray has no types
             await self._task
             return controller.get_result()
 
-        try:
-            return asyncio.run(run())
-        finally:
-            # Handles of actors that Python frees later, while Ray ends in another thread, would end the process.
-            gc.collect()
+        return asyncio.run(run())
 
 
 class _NoAutoscaler(FixedScalingPolicy):  # type: ignore[misc]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import logging
 import os
 import shlex
@@ -121,6 +122,8 @@ class BackgroundRay:
         try:
             yield raylets
         finally:
+            # Handles of actors that Python frees later, while Ray ends in its thread, would end the process.
+            gc.collect()
             self.begin_end()
 
     def count_cpus(self) -> int:

@@ -100,7 +100,8 @@ def on_ray(
         preflight.worker_share(
             config.num_workers, gpu=preflight.use_gpu(config.train.device, config.num_workers), readers=True
         )
-        preflight.check_shared_storage(run.path)
+        if not nodes:  # those of one machine share its folders; each would start a process to say so
+            preflight.check_shared_storage(run.path)
         run.write_cluster(preflight.resources(), nodes)
         with PeakMemory(interval_seconds=0.5, roots=raylets) if raylets else nullcontext() as peak:
             shards, dataset = store_shards(ready, config, root, skip_bad, tasks=config.num_workers)
