@@ -18,6 +18,7 @@ import requests
 
 import sp500
 from sp500.cli import main
+from sp500.commands.serving import serve
 from sp500.formatting import http_address
 
 
@@ -66,6 +67,13 @@ def test_address_that_others_reach_needs_a_key(runs: Path, capfd: pytest.Capture
     (tmp_path / "key").write_text("\n")
     assert "is empty" in refused(capfd, "--host", "0.0.0.0", "--key-file", "key")
     assert "cannot be read" in refused(capfd, "--key-file", "nothing")
+
+
+def test_parts_of_an_answer_do_not_wait_for_each_other() -> None:
+    with serve._listen("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
+        connection, _ = listening.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_port_that_is_taken_is_named(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -175,6 +175,10 @@ def _reason(error: OSError) -> str:
 def _listen(host: str, port: int) -> socket.socket:
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        return socket.create_server(address[:2], family=family, backlog=2048)
+        listening = socket.create_server(address[:2], family=family, backlog=2048)
+        # Accepted sockets inherit it. asyncio sets it only on sockets that it opened by host and port: head and body of
+        # an answer then wait for each other's acknowledgement, 40 ms on a connection that is kept open.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listening
     except OSError as error:
         raise ConfigError(f"--host {host} --port {port}: cannot listen there ({_reason(error)})") from None
