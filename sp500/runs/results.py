@@ -274,16 +274,6 @@ class SearchComparison(TypedDict):
     break_even: SearchBreakEven | None
 
 
-class StopSummary(TypedDict):
-    """What a stopper did in a search."""
-
-    name: str
-    first: int
-    reduction: int
-    stopped: dict[int, int]
-    """Configs that it stopped, by rung."""
-
-
 class SearchSummary(TypedDict):
     """Facts of a search; one in all modes also has `runs` (by arm) and the keys of `SearchComparison`."""
 
@@ -294,15 +284,14 @@ class SearchSummary(TypedDict):
     """Same key: same configs on the same data."""
     configs: int
     failed: int
-    resumed: int
-    """Configs that were not run again."""
+    resumed: int  # configs that were not run again
     rerun: int
     """Configs that were run again."""
     trial_seconds: float
     """Of all trials."""
     cores: int
     halving: NotRequired[int]
-    stop: NotRequired[StopSummary]
+    stopped: NotRequired[dict[int, int]]  # configs that --stop ended, by epoch
     cpu_share: NotRequired[float | None]  # as in ArmRow
     packs: NotRequired[list[int]]  # their sizes, largest first
     best: ChosenConfig

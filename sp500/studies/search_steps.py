@@ -17,7 +17,7 @@ from sp500.config import OwnModel, RunConfig
 from sp500.errors import ConfigError, SP500Error, attempt
 from sp500.plugins import contract
 from sp500.runs.record import RunRecord
-from sp500.runs.results import ChosenConfig, SearchSummary, StopSummary
+from sp500.runs.results import ChosenConfig, SearchSummary
 from sp500.runs.store import Run
 from sp500.runs.trials import Ledger, TrialResult, read_trials
 from sp500.studies import search, train
@@ -30,7 +30,6 @@ from sp500.tuning.packing.scheduler import PackedArm
 from sp500.tuning.presets import OPTIONS
 from sp500.tuning.sequential import STATES, SequentialArm
 from sp500.tuning.space import ConfigTrial, Space, candidates, key, trial, valid
-from sp500.tuning.stopper import StopRule
 from sp500.tuning.suggest import load_method
 from sp500.tuning.trial_data import Datasets, TrialData
 
@@ -202,18 +201,13 @@ def _add_search(record: RunRecord, plan: Plan, data: Datasets, searched: Searche
         deflated_sharpe=metrics.deflated_excess(excess, sharpes),
     )
     if plan.limits.stop:
-        summary["stop"] = _describe_stop(plan.limits.stop, results.values())
+        rungs = Counter(result.stopped for result in results.values() if result.stopped is not None)
+        summary["stopped"] = dict(sorted(rungs.items()))
     samples = record.samples + sum(result.samples for result in results.values())
     setup = record.seconds.setup - searched.seconds
     spent = record.seconds.model_copy(update={"setup": setup, "search": searched.seconds})
     machine = record.machine.model_copy(update={"cluster": dict(searched.arm.cluster)})
     return record.model_copy(update={"search": summary, "samples": samples, "seconds": spent, "machine": machine})
-
-
-def _describe_stop(stop: StopRule, results: Iterable[TrialResult]) -> StopSummary:
-    """Return the stopper of a search, and what it did."""
-    rungs = Counter(result.stopped for result in results if result.stopped is not None)
-    return {"name": stop.name, "first": stop.first, "reduction": stop.reduction, "stopped": dict(sorted(rungs.items()))}
 
 
 def _cpu_share(results: Iterable[TrialResult]) -> float | None:

@@ -78,4 +78,4 @@ def test_killed_search_runs_no_decided_rung_and_no_epoch_before_it_again(tmp_pat
     assert (search["rerun"], search["failed"]) == (0, 0)
     stopped = {result.id: result.stopped for result in results if result.stopped}
     assert stopped == {trial: decided[trial] for trial in stopped}
-    assert sum(search["stop"]["stopped"].values()) == len(stopped) > 5
+    assert sum(search["stopped"].values()) == len(stopped) > 5

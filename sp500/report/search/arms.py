@@ -55,10 +55,10 @@ def halving(search: SearchSummary) -> list[str]:
 
 def stopping(search: SearchSummary) -> list[str]:
     """Return how many configs a stopper ended at which epoch; nothing for a search without one."""
-    if not (stop := search.get("stop")):
+    if (stopped := search.get("stopped")) is None:
         return []
-    ended = [f"{count} after epoch {rung}" for rung, count in stop["stopped"].items()]
-    return [f"Stopped early by {stop['name']}: {join(ended) if ended else 'none'} of {search['configs']} configs."]
+    ended = [f"{count} after epoch {rung}" for rung, count in stopped.items()]
+    return [f"Stopped early: {join(ended) if ended else 'none'} of {search['configs']} configs."]
 
 
 def arms_table(numbers: Numbers) -> Table:
