@@ -13,7 +13,7 @@ import pytest
 import yfinance
 from yfinance.exceptions import YFRateLimitError
 
-from experiments import prepare
+from sp500.commands.experiments import prepare
 from sp500.config import DataConfig
 from sp500.data.prices import Prices
 from sp500.data.sources import load
@@ -246,7 +246,7 @@ def test_prepare_downloads_prices_once(
     config = DataConfig(source="yfinance", tickers=("KO",), start="2014-01-01", cache_dir=tmp_path / "file")
     for out in ("", str(tmp_path / "set")):
         caplog.clear()
-        card = prepare.main(prepare.Prepare(data=config, out=out), Run(tmp_path / "one")).data
+        card = prepare.act(prepare.Prepare(data=config, out=out), Run(tmp_path / "one")).data
         assert card["feature_summary"]["log_return"]["count"] > 2000
         assert caplog.text.count("the prices are not kept") == 1  # as its cache cannot be written
 

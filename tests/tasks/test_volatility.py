@@ -243,7 +243,7 @@ def test_linear_model_beats_the_average_of_the_past(tmp_path: Path) -> None:
     assert record.metrics["test"]["against"]["mean"]["mse"]["low"] > 0.2
     assert 0.3 < record.metrics["test"]["r2"] < 0.7
     assert "sharpe" not in record.metrics["test"]
-    (group,) = group_runs([record])
+    (group,) = group_runs([record.record])
     shown, gain = scores.rivals(group), record.metrics["test"]["against"]["har"]["qlike"]
     assert shown is not None
     assert len(shown.rows) == len(RIVALS)

@@ -106,7 +106,7 @@ def test_ridge_forecasts_as_scikit_learns_on_the_same_windows(dtype: str) -> Non
     assert record.best_loss == epoch.valid_loss == pytest.approx(error, abs=1e-6)
     assert record.untrained_loss == pytest.approx(np.mean((data.naive_output - data.valid.targets) ** 2), abs=1e-6)
     assert (record.stages, record.best_epoch, record.samples) == (1, 1, len(data.train))
-    assert "patience" not in text(record, Path("runs"))
+    assert "patience" not in text(record.record, Path("runs"))
 
 
 def test_logistic_gives_scikit_learns_probabilities() -> None:
@@ -135,7 +135,7 @@ def test_trees_stop_by_the_validation_windows_and_the_best_are_used() -> None:
     assert [epoch.valid_loss for epoch in RunStore(Path("runs")).epochs("one")] == pytest.approx(
         errors[: record.stages], rel=1e-6
     )
-    assert f"{record.stages} stages were fitted, and the first {best} are used" in text(record, Path("runs"))
+    assert f"{record.stages} stages were fitted, and the first {best} are used" in text(record.record, Path("runs"))
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,8 @@ def test_run_is_judged_again_to_the_same_numbers(task: str, model: dict[str, Any
     again = sp500.train(name="two", task=task, model=model, train=train, **data)
     assert again.metrics == record.metrics
     Path("runs").rename("elsewhere")
-    assert json.loads(json.dumps(Predictor("elsewhere/one").judge())) == json.loads(record.model_dump_json())["metrics"]
+    kept = json.loads(record.record.model_dump_json())["metrics"]
+    assert json.loads(json.dumps(Predictor("elsewhere/one").judge())) == kept
     assert [*versions.check(Path("elsewhere/one/checkpoints/best")).files] == [
         "trees.txt" if "Trees" in model["kind"] else "mean.txt" if "Mean" in model["kind"] else storage.FILE
     ]
@@ -326,4 +327,4 @@ def test_run_that_was_stopped_before_its_record_is_fitted_again() -> None:
     again = sp500.train(name="one", data=DATA, model={"kind": "ridge"}, resume=True)
     assert again.metrics == record.metrics
     assert len(RunStore(Path("runs")).epochs("one")) == 1
-    assert Run(Path("runs/one")).record() == again
+    assert Run(Path("runs/one")).record() == again.record
