@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+import your_own
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.linear_model import LogisticRegression, Ridge
 from skops_files import attacks, edit
@@ -84,6 +85,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("own.py").write_text(OWN)
     shutil.copy(EXAMPLE, "lightgbm_trees.py")
+    your_own.write(tmp_path)
 
 
 def arrays(part: Windows) -> np.ndarray:
@@ -148,6 +150,7 @@ def test_trees_stop_by_the_validation_windows_and_the_best_are_used() -> None:
         ("synthetic", TREES, {}),
         ("returns", {"kind": "lightgbm_trees.py:Trees", "options": {"rounds": 20}}, {"refit": True}),
         ("returns", {"kind": "own.py:lasso"}, {"seed": 4}),
+        ("returns", {"kind": "forest.py:forest", "options": {"trees": 5}}, {}),
         ("returns", {"kind": "own.py:Mean"}, {}),
         ("direction", {"kind": "own.py:neighbours"}, {}),
     ],
