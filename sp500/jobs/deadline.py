@@ -22,6 +22,7 @@ import psutil
 
 from sp500.errors import LimitExceeded
 from sp500.jobs.local import processes
+from sp500.machine import process_tree
 
 # As long as Kubernetes gives a pod: enough for a last checkpoint.
 GRACE_SECONDS = 30.0
@@ -43,14 +44,14 @@ def main(arguments: Sequence[str], grace: float = GRACE_SECONDS) -> int:
     if seconds_left <= 0:
         return _report_late(f"the deadline of {seconds} s passed before the command started")
     ends = time.monotonic() + seconds_left
-    processes.adopt_orphans()
+    process_tree.adopt_orphans()
     try:
         child = subprocess.Popen(list(command), process_group=0, preexec_fn=_die_with_parent)  # noqa: S603, PLW1509
     except OSError as error:
         print(f"{command[0]} cannot be started: {error.strerror}", file=sys.stderr, flush=True)
         return processes.NOT_FOUND if isinstance(error, FileNotFoundError) else processes.NOT_STARTED
     for number in FORWARDED:
-        signal.signal(number, lambda got, _: processes.tell_group(child.pid, signal.Signals(got)))
+        signal.signal(number, lambda got, _: process_tree.tell_group(child.pid, signal.Signals(got)))
     try:
         while (code := _exit_code(child)) is None:
             if time.monotonic() >= ends:
@@ -58,13 +59,13 @@ def main(arguments: Sequence[str], grace: float = GRACE_SECONDS) -> int:
                 return _report_late(f"the deadline of {seconds} s passed; the command was ended")
             time.sleep(LOOK_SECONDS)
     finally:
-        processes.end_descendants()
+        process_tree.end_descendants()
     return 128 - code if code < 0 else code
 
 
 def _exit_code(child: subprocess.Popen[bytes]) -> int | None:
     """Return the command's exit code, or None while it runs. Ended orphans are reaped as well."""
-    exit_codes, _ = processes.reap_children()
+    exit_codes, _ = process_tree.reap_children()
     if child.pid in exit_codes:
         child.returncode = exit_codes[child.pid]
     return child.returncode
@@ -72,9 +73,9 @@ def _exit_code(child: subprocess.Popen[bytes]) -> int | None:
 
 def _end(leader: int, grace: float) -> None:
     """Send SIGTERM to the group, and wait up to `grace` seconds until nothing is left of it."""
-    processes.tell_group(leader, signal.SIGTERM)
+    process_tree.tell_group(leader, signal.SIGTERM)
     until = time.monotonic() + grace
-    while processes.reap_children()[1] and time.monotonic() < until:
+    while process_tree.reap_children()[1] and time.monotonic() < until:
         time.sleep(LOOK_SECONDS)
 
 

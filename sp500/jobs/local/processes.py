@@ -13,8 +13,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +20,9 @@ from pathlib import Path
 import psutil
 
 from sp500.jobs.local.job_folder import Request
+from sp500.machine.process_tree import list_below
 
 NOT_FOUND, NOT_STARTED = 127, 126
-PR_SET_CHILD_SUBREAPER = 36
 # What a process may have inherited as ignored, and a command expects to work.
 RESET = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD)
 # Variable in the environment of each process of a job: the job's folder.
@@ -95,34 +93,6 @@ def _become(request: Request, log: Path, wait: int, say: int) -> None:
         os._exit(code)
 
 
-def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent ends. On systems without this they are not found."""
-    if sys.platform != "linux":
-        return
-    import ctypes
-
-    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
-
-
-def reap_children() -> tuple[dict[int, int], bool]:
-    """Exit code by number of the children that have ended, -n if signal n ended it; and whether any is left."""
-    exit_codes: dict[int, int] = {}
-    try:
-        while (child := os.waitpid(-1, os.WNOHANG))[0]:
-            exit_codes[child[0]] = os.waitstatus_to_exitcode(child[1])
-    except ChildProcessError:
-        return exit_codes, False
-    return exit_codes, True
-
-
-def end_descendants() -> None:
-    """Kill every descendant of this process, and return when none is left."""
-    while reap_children()[1]:
-        tell(_below(psutil.Process()), signal.SIGKILL)
-        time.sleep(0.005)  # one may have been born meanwhile, so there is another look
-
-
 def birth(pid: int) -> float | None:
     """Return when a process began, by a monotonic clock; None if it is gone.
 
@@ -151,26 +121,6 @@ def members(folder: Path, leader: int, session: int, born: float | None) -> list
             if of_group or psutil.Process(pid).environ().get(MARK) == str(folder):
                 member = psutil.Process(pid)
                 living.update(
-                    process for process in (member, *_below(member)) if process.status() != psutil.STATUS_ZOMBIE
+                    process for process in (member, *list_below(member)) if process.status() != psutil.STATUS_ZOMBIE
                 )
     return list(living)
-
-
-def tell(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
-    """Send a signal to each that still lives."""
-    for process in processes:
-        with suppress(psutil.Error):
-            process.send_signal(number)
-
-
-def tell_group(leader: int, number: signal.Signals) -> None:
-    """Send a signal to the group of a child; nothing if the group is gone."""
-    with suppress(ProcessLookupError):
-        os.killpg(leader, number)
-
-
-def _below(process: psutil.Process) -> list[psutil.Process]:
-    try:
-        return process.children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []

@@ -28,6 +28,7 @@ import psutil
 from sp500.jobs.local import log_file, processes
 from sp500.jobs.local.job_folder import COMMAND, SECOND, START, STOP, Command, Ending, JobFolder, Request, Start
 from sp500.jobs.state import FINAL_CODES, JobState
+from sp500.machine import process_tree
 
 TICK = 0.2
 OVERDUE, OUT_OF_MEMORY = 4, 128 + signal.SIGKILL
@@ -49,10 +50,10 @@ def main(arguments: Sequence[str]) -> None:
     job.write(START, asdict(Start(os.getpid())))
     ending = Ending(JobState.FAILED, "its supervisor failed; the end of the log says why", retryable=True)
     try:
-        processes.adopt_orphans()
+        process_tree.adopt_orphans()
         ending = run(job, request, signals)
     finally:
-        processes.end_descendants()
+        process_tree.end_descendants()
         conclude(job, ending)
 
 
@@ -146,7 +147,7 @@ class Watch:
         while True:
             cause = self._limits.check(signals.wait(TICK))
             log_file.trim(self._job.log)
-            exit_codes, left = processes.reap_children()
+            exit_codes, left = process_tree.reap_children()
             self._code = exit_codes.get(self._pid, self._code)
             if forced is None and self._code is not None:
                 return of_exit(self._code)
@@ -154,7 +155,7 @@ class Watch:
                 forced, kill_at = cause, time.monotonic() + self._grace
                 if forced.exit_code == OUT_OF_MEMORY:
                     return forced
-                processes.tell_group(self._pid, signal.SIGTERM)
+                process_tree.tell_group(self._pid, signal.SIGTERM)
             elif forced and (not left or time.monotonic() >= kill_at):
                 return forced if forced.exit_code is not None else replace(forced, exit_code=self._shell_code())
 
@@ -227,9 +228,9 @@ def take_over(job: JobFolder, request: Request, signals: Signals) -> Ending:
         elif forced is None and cause is not None:
             forced, kill_at = cause, time.monotonic() + request["grace_seconds"]
             kill_at = -inf if cause.exit_code == OUT_OF_MEMORY else kill_at
-            processes.tell(left, signal.SIGTERM)
+            process_tree.tell(left, signal.SIGTERM)
         if time.monotonic() >= kill_at:
-            processes.tell(left, signal.SIGKILL)
+            process_tree.tell(left, signal.SIGKILL)
     return forced or lost
 
 

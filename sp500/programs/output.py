@@ -1,0 +1,116 @@
+"""The output of a program as it comes: its lines, the metric in them, and a log of bounded size.
+
+A line is read up to LONGEST bytes, however long it is. The log keeps the last half to whole of its limit.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+LONGEST = 1 << 16
+LOG_BYTES = 16 * 2**20
+END = re.compile(rb"\r\n|\n|\r")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A line with the metric."""
+
+    value: float
+    epoch: int
+    """As the line says, else the number of lines with the metric so far."""
+    samples: int | None = None
+    """Samples trained on so far, if the line says so."""
+
+
+class Lines:
+    """Cuts output that comes in blocks into lines. A carriage return ends a line, since progress bars use it."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def add(self, block: bytes) -> list[str]:
+        """Return the lines that ended in this block."""
+        *lines, rest = END.split(self._rest + block)
+        self._rest = rest[:LONGEST]
+        return [_decode(line) for line in lines]
+
+    def end(self) -> list[str]:
+        """Return the last line, which lacks its end."""
+        rest, self._rest = self._rest, b""
+        return [_decode(rest)] if rest else []
+
+
+class MetricReader:
+    """Finds the metric in lines: JSON objects with its key or, with a pattern, what the pattern's groups match."""
+
+    def __init__(self, metric: str, pattern: str = "") -> None:
+        self._metric = metric
+        self._pattern = re.compile(pattern) if pattern else None
+        self._count = 0
+
+    def read(self, line: str) -> Measurement | None:
+        """Return what a line says of the metric; None if nothing."""
+        fields = self._match(line) if self._pattern else _parse(line)
+        value = _number(fields.get(self._metric))
+        if value is None:
+            return None
+        self._count += 1
+        epoch, samples = _number(fields.get("epoch")), _number(fields.get("samples"))
+        return Measurement(
+            value, self._count if epoch is None else int(epoch), None if samples is None else int(samples)
+        )
+
+    def _match(self, line: str) -> dict[str, Any]:
+        """Return the named groups; the metric is the first group if none has its name."""
+        assert self._pattern
+        match = self._pattern.search(line)
+        if not match:
+            return {}
+        named = match.groupdict()
+        return named if self._metric in named or not match.groups() else {**named, self._metric: match[1]}
+
+
+class Log:
+    """A file that a program's output goes to. The older half moves to a second file, which the next half replaces."""
+
+    def __init__(self, path: Path, limit: int = LOG_BYTES) -> None:
+        self._path, self._half = path, limit // 2
+        self._file = path.open("ab")
+
+    def write(self, block: bytes) -> None:
+        """Append a block."""
+        if self._file.tell() >= self._half:
+            self._file.close()
+            self._path.replace(self._path.with_name(f"{self._path.name}.1"))
+            self._file = self._path.open("ab")
+        self._file.write(block)
+        self._file.flush()
+
+
+def _parse(line: str) -> dict[str, Any]:
+    text = line.strip()
+    if not text.startswith("{"):
+        return {}
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _decode(line: bytes) -> str:
+    return line[:LONGEST].decode(errors="replace")
