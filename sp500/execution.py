@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import yaml
 
-from sp500.config import RunConfig
-from sp500.config.frozen import setting
+from sp500.config import IOConfig, RunConfig
+from sp500.config.frozen import Frozen, setting
+from sp500.config.program import ProgramConfig
 from sp500.credentials import mask
 from sp500.errors import ConfigError, DiskError, SP500Error
 from sp500.formatting import reference_name
@@ -25,6 +26,7 @@ from sp500.plugins import source
 from sp500.runs.record import RunRecord, Status, make_record
 from sp500.runs.store import Run, RunStore
 
+E = TypeVar("E", bound="Runnable")
 log = logging.getLogger(__name__)
 
 IDLE = ("io.", "train.device", "train.threads", "data.cache_dir", "data.fallback")
@@ -33,23 +35,32 @@ IDLE = ("io.", "train.device", "train.threads", "data.cache_dir", "data.fallback
 FLAGS = {"config", "resume", "overwrite", "trust_source", "dry_run", "print_config", "json_output"}
 
 
-class Experiment(RunConfig):
-    """Settings of an experiment: a run's, and what the script adds."""
+class Runnable(Frozen):
+    """Settings of what leaves a run: an experiment with a model, or a program of the user's."""
 
     experiment: ClassVar[str]
     """Its name in the record."""
-    resume: bool = setting(False, agents=True)
-    """Continue the run of that name; an ended one prints its record."""
-    overwrite: bool = False
-    """Delete the run of that name first."""
-    trust_source: bool = False
-    """Run the Python files in a run's folder (source/), even if no command on this machine has used them. Only for runs
-    you trust."""
+    if TYPE_CHECKING:
+        io: IOConfig
+        num_workers: int
+        resume: bool
+        overwrite: bool
+        trust_source: bool
+
+        @property
+        def fingerprint(self) -> str:
+            """Hash of what decides the numbers."""
+
+        def run_config(self) -> RunConfig | ProgramConfig:
+            """Return the settings that a record keeps."""
+
+        def give(self, named: Mapping[str, Any]) -> None:
+            """Count what `named` has as given by the user."""
 
     @property
     def subject(self) -> str:
         """The part of a run's name between the experiment and the time."""
-        return reference_name(self.model.kind)
+        return self.experiment
 
     @property
     def arm(self) -> str:
@@ -73,8 +84,22 @@ class Experiment(RunConfig):
 
     def decisive(self) -> dict[str, object]:
         """Return what a resumed run must have in common with the run it continues, in addition to the fingerprint."""
-        added = set(type(self).model_fields) - set(RunConfig.model_fields) - FLAGS
+        added = set(type(self).model_fields) - set(type(self.run_config()).model_fields) - FLAGS
         return self.model_dump(mode="json", include=added)
+
+    def shown(self) -> dict[str, object]:
+        """Return what the record of an ended run depends on, in addition to that."""
+        return self.model_dump(mode="json", include={"num_workers", "eval"})
+
+    def name_changed_source(self, wanted: Runnable) -> str:
+        """Return which Python of the user's differs from that of the settings `wanted`; '' if none."""
+        return ""
+
+    def check_extras(self) -> None:
+        """Raise ConfigError for a package of an extra that is needed and not installed."""
+
+    def check_own(self) -> None:
+        """Raise ConfigError for Python of the user's that is wrong, if it may run here."""
 
     def check_start(self) -> None:
         """Raise ConfigError for what a new run could not do, before it has a folder, which would take its name."""
@@ -82,8 +107,35 @@ class Experiment(RunConfig):
     def check_ended(self, record: RunRecord) -> None:
         """Raise ConfigError if files that these settings name have changed since the run ended."""
 
+    if TYPE_CHECKING:
 
-E = TypeVar("E", bound=Experiment)
+        def keep_sources(self: E, run: Path, *, trusted: bool) -> E:
+            """Return the settings with what the run keeps of the user's. Raises ConfigError for what may not run."""
+
+
+class Experiment(RunConfig, Runnable):
+    """Settings of an experiment: a run's, and what the script adds."""
+
+    resume: bool = setting(False, agents=True)
+    """Continue the run of that name; an ended one prints its record."""
+    overwrite: bool = False
+    """Delete the run of that name first."""
+    trust_source: bool = False
+    """Run the Python files in a run's folder (source/), even if no command on this machine has used them. Only for runs
+    you trust."""
+
+    @property
+    def subject(self) -> str:
+        """The part of a run's name between the experiment and the time."""
+        return reference_name(self.model.kind)
+
+    def name_changed_source(self, wanted: Runnable) -> str:
+        """Return which file of the user's task or model differs from that of the settings `wanted`; '' if none."""
+        assert isinstance(wanted, Experiment)
+        for own, other in ((self.own_task, wanted.own_task), (self.model.own, wanted.model.own)):
+            if own and other and own.identity != other.identity:
+                return f"{other.path} differs from the run's {own.path}"
+        return ""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -121,7 +173,7 @@ def execute(config: E, main: Callable[[E, Run], RunRecord]) -> RunRecord:
             return _attempt(config, main, run, _begin(config, run))
 
 
-def _archiving(config: Experiment, run: Run) -> AbstractContextManager[None]:
+def _archiving(config: Runnable, run: Run) -> AbstractContextManager[None]:
     """Copy the run to io.archive while it runs. Before that, fetch what the archive has and this machine lacks."""
     if not config.io.archive:
         return nullcontext()
@@ -165,7 +217,7 @@ def _attempt(config: E, main: Callable[[E, Run], RunRecord], run: Run, earlier: 
     return record
 
 
-def outline(config: Experiment, plan: Mapping[str, object]) -> dict[str, object]:
+def outline(config: Runnable, plan: Mapping[str, object]) -> dict[str, object]:
     """Return what would be run, for --dry-run; the long config comes last."""
     config.check_address()
     name = run_name(config)
@@ -180,7 +232,7 @@ def outline(config: Experiment, plan: Mapping[str, object]) -> dict[str, object]
     }
 
 
-def run_name(config: Experiment) -> str:
+def run_name(config: Runnable) -> str:
     """Return the given name, or one made from experiment, subject and the time."""
     if config.io.run_name:
         return config.io.run_name
@@ -188,7 +240,7 @@ def run_name(config: Experiment) -> str:
     return f"{config.experiment}-{subject}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid() % 0x10000:04x}"
 
 
-def _check_same(run: Run, config: Experiment, *, ended: bool) -> None:
+def _check_same(run: Run, config: Runnable, *, ended: bool) -> None:
     path = run.path / "config.yaml"
     if not path.exists():
         return
@@ -203,7 +255,7 @@ def _check_same(run: Run, config: Experiment, *, ended: bool) -> None:
             "settings. Put the file back or choose another --name"
         ) from error
     pairs = [
-        (settings.fingerprint, settings.decisive(), *((settings.eval, settings.num_workers) if ended else ()))
+        (settings.fingerprint, settings.decisive(), settings.shown() if ended else None)
         for settings in (stored, config)
     ]
     if pairs[0] != pairs[1]:
@@ -213,11 +265,10 @@ def _check_same(run: Run, config: Experiment, *, ended: bool) -> None:
         )
 
 
-def _difference(stored: Experiment, wanted: Experiment) -> str:
+def _difference(stored: Runnable, wanted: Runnable) -> str:
     """Return the first settings that decide numbers and differ, with the kept and the given value."""
-    for own, other in ((stored.own_task, wanted.own_task), (stored.model.own, wanted.model.own)):
-        if own and other and own.identity != other.identity:
-            return f"{other.path} differs from the run's {own.path}"
+    if changed := stored.name_changed_source(wanted):
+        return changed
     ours, theirs = (dict(_flat(config.settings())) for config in (stored, wanted))
     names = [name for name in ours | theirs if ours.get(name) != theirs.get(name) and not name.startswith(IDLE)]
     return ", ".join(f"{name} {ours.get(name)}, not {theirs.get(name)}" for name in names[:3])
@@ -232,7 +283,7 @@ def _flat(settings: dict[str, object], section: str = "") -> Iterator[tuple[str,
             yield f"{section}{name}", value
 
 
-def _begin(config: Experiment, run: Run) -> float:
+def _begin(config: Runnable, run: Run) -> float:
     """Write what a kill must not lose, before anything is done. Returns the seconds of earlier attempts."""
     earlier = run.spent_seconds()
     run.write_config(config.settings())
@@ -242,12 +293,12 @@ def _begin(config: Experiment, run: Run) -> float:
 
 
 def _make_unfinished(
-    config: Experiment, run: Run, status: Status, reason: str, *, started: datetime | None = None
+    config: Runnable, run: Run, status: Status, reason: str, *, started: datetime | None = None
 ) -> RunRecord:
     """Return a record without results, of a run that begins now or, if a time of its start was kept, began then."""
     begun = None if started else run.start_record()
     record = make_record(
-        config,
+        config.run_config(),
         name=run.name,
         experiment=config.experiment,
         arm=config.arm,

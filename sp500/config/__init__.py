@@ -273,6 +273,16 @@ class RunConfig(Frozen):
         return self.train.lr * (max(self.num_workers, 1) if self.train.per_worker_batch else 1)
 
     @property
+    def seed(self) -> int:
+        """The seed of the training."""
+        return self.train.seed
+
+    @property
+    def threads(self) -> int:
+        """Threads of a training process; 0: as many as there are cores."""
+        return self.train.threads
+
+    @property
     def fingerprint(self) -> str:
         """Hash (16 hex digits) of what decides the numbers: task, data, model, train.
 

@@ -26,7 +26,7 @@ from sp500.console import arguments
 from sp500.console.output import run_command
 from sp500.credentials import mask
 from sp500.errors import ConfigError
-from sp500.execution import Experiment
+from sp500.execution import Experiment, Runnable
 from sp500.jobs.spec import WORLD_SIZE
 from sp500.plugins.admission import lies_in_run
 from sp500.plugins.source import make_absolute
@@ -56,17 +56,22 @@ class Flags(Frozen):
         return plain
 
 
-class Command(Experiment, Flags):
-    """Settings of an experiment and the flags that all scripts share."""
-
-    model_config = ConfigDict(extra="allow")  # the task's section, as RunConfig has it
+class RunFlags(Runnable, Flags):
+    """Settings of what leaves a run, and the flags that all scripts share."""
 
     takes_world_size: ClassVar[bool] = False
     """True if SP500_WORLD_SIZE is the default of its num_workers."""
 
 
+class Command(Experiment, RunFlags):
+    """Settings of an experiment and the flags that all scripts share."""
+
+    model_config = ConfigDict(extra="allow")  # the task's section, as RunConfig has it
+
+
 F = TypeVar("F", bound=Flags)
-C = TypeVar("C", bound=Command)
+C = TypeVar("C", bound=RunFlags)
+M = TypeVar("M", bound=Command)
 
 
 @dataclass(frozen=True)
@@ -108,21 +113,27 @@ def run_experiment(
     return run_script(model, act, argv, prog)
 
 
-def _tell(config: Command, outline: Mapping[str, object]) -> str:
+def _tell(config: RunFlags, outline: Mapping[str, object]) -> str:
     """Return what a dry run shows: six lines, and what the experiment itself adds."""
-    data = mask(config.data.model_dump(mode="json"))
-    prices = f"{data['source']}, windows of {data['window']} sessions, horizon {data['horizon']}"
     where = f"Ray, {config.num_workers} workers" if config.num_workers else "this process"
     lines = {
         "run": outline["run"],
         "folder": outline["folder"],
-        "does": f"{config.experiment} {config.subject} on {config.task}, seed {config.train.seed}, in {where}",
-        "data": prices if config.task_kind.from_prices else f"of task {config.task}",
+        **(_tell_model(config, where) if isinstance(config, Command) else {"does": f"{config.subject} in {where}"}),
         "fingerprint": outline["fingerprint"],
         "settings": "all of them by --print-config, or by --json",
     }
     added = {key: value for key, value in outline.items() if key not in {*lines, "experiment", "arm", "config"}}
     return yaml.safe_dump(lines | added, sort_keys=False, width=120)
+
+
+def _tell_model(config: Command, where: str) -> dict[str, str]:
+    data = mask(config.data.model_dump(mode="json"))
+    prices = f"{data['source']}, windows of {data['window']} sessions, horizon {data['horizon']}"
+    return {
+        "does": f"{config.experiment} {config.subject} on {config.task}, seed {config.train.seed}, in {where}",
+        "data": prices if config.task_kind.from_prices else f"of task {config.task}",
+    }
 
 
 def run_script(model: type[F], act: Callable[[F], Answer], argv: Sequence[str], prog: str | None = None) -> int:
@@ -136,7 +147,7 @@ def run_script(model: type[F], act: Callable[[F], Answer], argv: Sequence[str], 
         return json.dumps(answer.plain, indent=1) if config.json_output else answer.text, answer.code
 
     return run_command(
-        run, only_json="--json" in argv, hint="--resume continues the run" if issubclass(model, Command) else ""
+        run, only_json="--json" in argv, hint="--resume continues the run" if issubclass(model, RunFlags) else ""
     )
 
 
@@ -148,14 +159,9 @@ def parse(model: type[F], argv: Sequence[str], prog: str | None = None) -> F:
     """
     argv, options = _split_options(argv, OPTION)
     argv, of_optimizer = _split_options(argv, OPTIMIZER)
-    base, folder = defaults(model, flag(argv, "--task")), None
-    file, name = flag(argv, "--config"), flag(argv, "--name", "--io.run-name")
-    runs = flag(argv, "--runs-dir", "--io.save-dir")
-    if not file and "--resume" in argv and isinstance(base, Command):
-        folder = Path(runs or base.io.save_dir)
-        if name and RUN_NAME.fullmatch(name):  # another name leads out of the folder, and is refused further down
-            settings_file = folder / name / "config.yaml"
-            file = str(settings_file) if settings_file.exists() else None
+    base = defaults(model, flag(argv, "--task"))
+    runs, name = flag(argv, "--runs-dir", "--io.save-dir"), flag(argv, "--name", "--io.run-name")
+    file, folder = _settings_file(argv, base)
     if file:
         try:
             base = from_file(model, Path(file), flag(argv, "--task"), runs)
@@ -164,21 +170,47 @@ def parse(model: type[F], argv: Sequence[str], prog: str | None = None) -> F:
                 raise
             fault = str(error).splitlines()[0].removeprefix("--config ")
             raise ConfigError(f"--resume {name}: {fault}\nIf another script began this run, resume it there") from error
-    if file and folder and isinstance(base, Command):
+    if file and folder and isinstance(base, RunFlags):
         # A run that was fetched names the folder that it was made in.
         base = base.model_copy(update={"io": base.io.model_copy(update={"save_dir": folder})})
-    if "--resume" in argv and isinstance(base, Command) and not file and not name:
+    if "--resume" in argv and isinstance(base, RunFlags) and not file and not name:
         raise ConfigError("--resume: which run? Name it with --name (and --runs-dir)")
     if not isinstance(base, Command):
-        return arguments.parse(model, argv, prog, default=base)
+        config = arguments.parse(model, argv, prog, default=base)
+        if isinstance(config, RunFlags):
+            config.give({"command": flag(argv, "--command")})
+        return config
     named, kind = flag(argv, "--task"), flag(argv, "--model.kind")
-    config = arguments.parse(model, argv, prog, default=_choose(base, named, kind, (options, of_optimizer), argv))
-    assert isinstance(config, Command)
-    config.give({"task": named, "model": {"kind": kind}, "method": flag(argv, "--method")})
-    return config
+    chosen = arguments.parse(model, argv, prog, default=_choose(base, named, kind, (options, of_optimizer), argv))
+    assert isinstance(chosen, Command)
+    chosen.give({"task": named, "model": {"kind": kind}})
+    return chosen
 
 
-def _choose(base: C, named: str | None, kind: str | None, given: tuple[Options, Options], argv: Sequence[str]) -> C:
+def _settings_file(argv: Sequence[str], base: Flags) -> tuple[str | None, Path | None]:
+    """Return the file of settings under the flags and, if it is that of a run to resume, the folder of runs."""
+    file, name = flag(argv, "--config"), flag(argv, "--name", "--io.run-name")
+    if file or "--resume" not in argv or not isinstance(base, RunFlags):
+        return file, None
+    folder = Path(flag(argv, "--runs-dir", "--io.save-dir") or base.io.save_dir)
+    if name and RUN_NAME.fullmatch(name):  # another name leads out of the folder, and is refused further down
+        settings_file = folder / name / "config.yaml"
+        file = str(settings_file) if settings_file.exists() else None
+    return file, folder
+
+
+def names_program(argv: Sequence[str], model: type[RunFlags]) -> bool:
+    """Return whether the flags, or the file of settings under them, name a program of the user's to run."""
+    if flag(argv, "--command") is not None:
+        return True
+    file, _ = _settings_file(argv, defaults(model))
+    try:
+        return bool(file) and "command" in read_mapping(Path(str(file)), "--config", "settings")
+    except ConfigError:  # which the parsing of the flags explains
+        return False
+
+
+def _choose(base: M, named: str | None, kind: str | None, given: tuple[Options, Options], argv: Sequence[str]) -> M:
     """Return the defaults of the flags of a task and a kind of model, with the options of model and optimiser.
 
     Raises ConfigError.
@@ -233,7 +265,7 @@ def from_file(model: type[F], path: Path, task: str | None = None, runs: Path | 
     """
     settings = read_mapping(path, "--config", "sections such as data, model and train")
     usual = defaults(model)
-    of_run = lies_in_run(path.expanduser(), Path(runs or (usual.io.save_dir if isinstance(usual, Command) else ".")))
+    of_run = lies_in_run(path.expanduser(), Path(runs or (usual.io.save_dir if isinstance(usual, RunFlags) else ".")))
     settings = make_absolute(settings, path.expanduser().parent, run=of_run)
     if isinstance(io := settings.get("io"), dict) and isinstance(io.get("run_name"), str):
         # Earlier files have names with capitals and spaces.
@@ -243,14 +275,14 @@ def from_file(model: type[F], path: Path, task: str | None = None, runs: Path | 
     named = settings.get("task")
     base = defaults(model, named if isinstance(named, str) else None)
     config = validate(model, merge(base.model_dump(), settings), f"--config {path}")
-    if isinstance(config, Command) and not of_run:
+    if isinstance(config, RunFlags) and not of_run:
         config.give(settings)
     return config
 
 
 def _move_short_keys(model: type[Flags], settings: dict[str, Any]) -> None:
     """Move keys of a file that are short flags, such as `seed`, into their sections."""
-    if not issubclass(model, Command):
+    if not issubclass(model, RunFlags):
         return
     for section, of in model.all_fields().items():
         for key, field in getattr(of.annotation, "model_fields", {}).items():
@@ -267,11 +299,11 @@ def defaults(model: type[F], name: str | None = None) -> F:
     base, folder = model(), os.environ.get("SP500_RUNS_DIR")
     if isinstance(base, Command) and name and (usual := find_task(name).defaults):
         base = validate(model, merge(base.model_dump(), {"task": name, **usual}), f"task {name}")
-    if isinstance(base, Command) and base.takes_world_size and (size := _world_size()):
+    if isinstance(base, RunFlags) and base.takes_world_size and (size := _world_size()):
         base = validate(model, base.model_dump() | {"num_workers": size}, WORLD_SIZE)
     if not folder:
         return base
-    if isinstance(base, Command):
+    if isinstance(base, RunFlags):
         return base.model_copy(update={"io": base.io.model_copy(update={"save_dir": Path(folder)})})
     return base.model_copy(update={"runs_dir": Path(folder)}) if "runs_dir" in model.model_fields else base
 

@@ -1,4 +1,4 @@
-"""Decides which Python may run: what is installed, what its user gave on this machine, and what the user trusts.
+"""Decides which Python and which commands may run: what is installed, what its user gave here, and what is trusted.
 
 A folder of runs from another person holds that person's Python, and its settings name what to import. Nothing in the
 folder can say that it began here, since the sender wrote all of it. So this machine remembers what its user gave: a
@@ -7,6 +7,8 @@ file by its hash, wherever a copy lies, and a module by the place of its file.
 
 from __future__ import annotations
 
+import hashlib
+import sys
 from pathlib import Path
 
 from sp500.errors import ConfigError
@@ -14,7 +16,7 @@ from sp500.plugins.reference import Reference
 
 FOLDER, SUMS = "source", "SHA256SUMS"
 KNOWN = Path("~/.cache/sp500/own-sources")
-"""Tasks and models given on this machine, a line each: the hash of a file, or the place of a module's file."""
+"""What was given on this machine, a line each: the hash of a file or a command, or the place of a module's file."""
 RUN_FILES = ("config.yaml", "started.json", "record.json")
 _given: set[str] = set()
 """Tasks and models given in this process: a home that cannot be written remembers nothing."""
@@ -48,17 +50,49 @@ def admit(run: Path, own: Reference, *, trusted: bool) -> None:
         return
     if not own.module:
         _check_sum(run, own.path, own.sha256)
-    key, known, remembered = _key(own), KNOWN.expanduser(), _read_known()
+    key, remembered = _key(own), _read_known()
     among_runs = bool(own.module) and own.path.resolve().is_relative_to(run.parent.resolve())
     if key not in _given and key not in remembered and (among_runs or not trusted):
         raise ConfigError(_refusal(own, among_runs=among_runs))
     if key not in remembered and not among_runs and (key in _given or not own.module):
-        try:
-            known.parent.mkdir(parents=True, exist_ok=True)
-            with known.open("a") as file:
-                file.write(f"{key}\n")
-        except OSError:
-            return
+        _remember(key)
+
+
+def give_command(command: str) -> None:
+    """Count a command as given by the user, who wrote it."""
+    _given.add(_command_key(command))
+
+
+def admit_command(run: Path, command: str, *, trusted: bool) -> None:
+    """Remember the command of the run in folder `run`. Raises ConfigError, with its text, for one that may not run.
+
+    A command that only --trust-source lets pass is shown on stderr before it runs.
+    """
+    key, remembered = _command_key(command), _read_known()
+    if key in remembered:
+        return
+    if key not in _given:
+        if not trusted:
+            raise ConfigError(
+                f"{run}: its command came with a folder of runs and was never given here. It would run as you: read "
+                f"it, and add --trust-source, or give it yourself with --command. It is: {command}"
+            )
+        print(f"--trust-source: runs the command of {run}: {command}", file=sys.stderr, flush=True)
+    _remember(key)
+
+
+def _command_key(command: str) -> str:
+    return hashlib.sha256(f"command {command}".encode()).hexdigest()
+
+
+def _remember(key: str) -> None:
+    known = KNOWN.expanduser()
+    try:
+        known.parent.mkdir(parents=True, exist_ok=True)
+        with known.open("a") as file:
+            file.write(f"{key}\n")
+    except OSError:  # a home that cannot be written remembers nothing
+        return
 
 
 def _read_known() -> list[str]:

@@ -7,12 +7,15 @@ leaves behind, and ends all of it when this process ends, also by SIGKILL. The p
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Literal
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
 
 from sp500.programs.output import Measurement
 
@@ -39,8 +42,10 @@ class Request:
     """A program to run."""
 
     argv: Sequence[str]
+    """A first word `python` becomes the interpreter of this process."""
     cwd: str
     environment: Mapping[str, str]
+    """Variables in addition to those of this process."""
     log: str
     """File that its output goes to."""
     metric: str
@@ -77,7 +82,7 @@ class End:
         if self.cause == "exit":
             return f"ended with exit code {self.code}{last}" if self.code else ""
         if self.cause == "lost":
-            return "its supervisor was killed, so its exit code is not known"
+            return self.detail or "its supervisor was killed, so its exit code is not known"
         return self.detail
 
 
@@ -90,54 +95,65 @@ class Program:
             [sys.executable, "-P", "-m", "sp500.programs.supervisor"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            bufsize=0,
             # Signals that a terminal sends to its group reach this process, which stops the program in its own time.
             start_new_session=True,
         )
-        self._ended = False
-        self._tell(json.dumps(asdict(request)))
+        assert self._process.stdin
+        assert self._process.stdout
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        self._rest, self._ended = b"", False
+        first, *words = request.argv
+        argv = [sys.executable if first in {"python", "python3"} else first, *words]
+        # Lines are read when they are printed, not when a buffer is full.
+        environment = {"PYTHONUNBUFFERED": "1", **os.environ, **request.environment}
+        self._tell(json.dumps(asdict(replace(request, argv=argv, environment=environment))))
 
     def fileno(self) -> int:
         """Return a descriptor that is ready to be read when `read` has something to return."""
-        assert self._process.stdout
-        return self._process.stdout.fileno()
+        return self._stdout.fileno()
 
-    def read(self) -> Measurement | End:
-        """Return the next event; waits for it. The end is the last."""
-        assert self._process.stdout
-        line = self._process.stdout.readline()
-        if not line.endswith(b"\n"):
+    def read(self) -> list[Measurement | End]:
+        """Return the events that have come; waits for one. The end is the last."""
+        block = os.read(self.fileno(), 1 << 16)
+        *lines, self._rest = (self._rest + block).split(b"\n")
+        events = [_parse(json.loads(line)) for line in lines]
+        if not block:
+            events.append(End("lost", at=time.time()))
+        if events and isinstance(events[-1], End):
             self.close()
-            return End("lost")
-        event = json.loads(line)
-        if "end" not in event:
-            return Measurement(**event)
-        self.close()
-        return End(**{**event["end"], "tail": tuple(event["end"]["tail"])})
+        return events
 
     def events(self) -> Iterator[Measurement | End]:
         """Yield all events up to the end."""
         while not self._ended:
-            yield self.read()
+            yield from self.read()
 
     def stop(self) -> None:
         """Ask it to end: SIGTERM to all its processes, and SIGKILL after the grace."""
         self._tell("stop")
 
+    def hang_up(self) -> None:
+        """Let it end within seconds, since nobody waits for it any more."""
+        self._stdin.close()
+
     def close(self) -> None:
-        """End it now if it still runs, and wait until no process of it is left."""
+        """End it if it still runs, and wait until no process of it is left."""
         self._ended = True
-        assert self._process.stdin
-        assert self._process.stdout
-        self._process.stdin.close()
-        while self._process.stdout.read(1 << 16):  # what it prints until it has ended
+        if self._stdout.closed:
+            return
+        self.hang_up()
+        while self._stdout.read(1 << 16):  # what it prints until it has ended
             pass
         self._process.wait()
-        self._process.stdout.close()
+        self._stdout.close()
 
     def _tell(self, line: str) -> None:
-        assert self._process.stdin
-        try:
-            self._process.stdin.write(line.encode() + b"\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:  # it has ended: `read` says how
-            return
+        with suppress(BrokenPipeError):  # it has ended: `read` says how
+            self._stdin.write(line.encode() + b"\n")
+
+
+def _parse(event: dict[str, Any]) -> Measurement | End:
+    if "end" in event:
+        return End(**{**event["end"], "tail": tuple(event["end"]["tail"])})
+    return Measurement(**event)

@@ -20,7 +20,8 @@ from sp500.errors import ConfigError
 FOLDER = "folder"
 """Name of the place for the folder of a trial or a run."""
 PLACE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
-PYTHON = re.compile(r"python(3(\.\d+)?)?")
+SUFFIXES = {".py", ".sh", ".R", ".jl", ".js", ".pl", ".rb"}
+"""Of files that another program, such as Python, runs."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,10 @@ class Template:
 
     @property
     def script(self) -> Path | None:
-        """The file that it runs, if that lies here: the first word that names one and is not Python itself."""
-        return next((Path(word) for word in self.words if not _is_python(word) and _is_file(word)), None)
+        """The file that it runs, if that lies here: the first word, else one with the suffix of a script."""
+        program, *words = self.words
+        scripts = [program, *(word for word in words if Path(word).suffix in SUFFIXES)]
+        return next((Path(word) for word in scripts if _is_file(word)), None)
 
     def check(self, known: Sequence[str]) -> None:
         """Raise ConfigError for a place without a value and for a value without a place; `known`: names of values."""
@@ -92,10 +95,6 @@ def text(value: Any) -> str:
 
 def _replace(match: re.Match[str], values: Mapping[str, Any]) -> str:
     return match[0][0] if match[1] is None else text(values[match[1]])
-
-
-def _is_python(word: str) -> bool:
-    return bool(PYTHON.fullmatch(Path(word).name))
 
 
 def _is_file(word: str) -> bool:

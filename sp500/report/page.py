@@ -22,6 +22,7 @@ from sp500.report import tables
 from sp500.report.folds import FoldSection
 from sp500.report.listings import CostSection, DamagedSection, DataSection, RunSection
 from sp500.report.models.section import ModelSection
+from sp500.report.programs import ProgramSection
 from sp500.report.scale.section import ScaleSection
 from sp500.report.search.section import SearchSection
 from sp500.report.section import Runs, Section
@@ -34,6 +35,7 @@ from sp500.runs.trials import TrialResult
 SECTIONS: tuple[Section, ...] = (
     ModelSection(),
     SearchSection(),
+    ProgramSection(),
     FoldSection(),
     ScaleSection(),
     CostSection(),

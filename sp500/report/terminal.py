@@ -15,7 +15,7 @@ from sp500.report.scale import verdicts
 from sp500.report.scale.results import collect, rate
 from sp500.report.search import arms
 from sp500.runs.record import RunRecord, Throughput
-from sp500.runs.results import DataCard, Improvement, SearchSummary
+from sp500.runs.results import DataCard, Improvement, ProgramSummary, SearchSummary
 from sp500.suspicion import find_signs, warn
 
 VERDICTS = {
@@ -35,6 +35,8 @@ def text(record: RunRecord, runs_dir: Path) -> str:
     lines += _data(record.data)
     if record.search:
         lines += _search(record.search)
+    if record.program:
+        lines += _program(record.program)
     if record.scale is not None:
         lines += _scale(record)
     if record.folds is not None:
@@ -116,11 +118,23 @@ def _starts_naive(record: RunRecord) -> bool:
 def _search(search: SearchSummary) -> Iterator[str]:
     best = search["best"]
     shown = {key: shorten(value) if isinstance(value, str) else value for key, value in best["overrides"].items()}
-    yield f"best of {search['configs']} configs: {shown}, validation loss {best['valid_loss']:.6f}"
+    yield f"best of {search['configs']} configs: {shown}, {_loss(search)}"
     yield from arms.halving(search)
     yield from arms.stopping(search)
     if search.get("arms"):
         yield from arms.sentences(search)
+
+
+def _loss(search: SearchSummary) -> str:
+    """Return the best value with its name: of a program of the user's its metric."""
+    sign = -1 if search.get("maximize") else 1
+    return f"{search.get('metric', 'validation loss')} {sign * search['best']['valid_loss']:.6f}"
+
+
+def _program(found: ProgramSummary) -> Iterator[str]:
+    samples = "" if found["samples"] is None else f", {found['samples']:,} samples"
+    value = f"{found['metric']} {found['value']:.6g}" if found["value"] is not None else f"printed no {found['metric']}"
+    yield f"{value} after {found['epochs']} epochs{samples}; peak {size(max(found['memory_bytes']))} per process tree"
 
 
 def _scale(record: RunRecord) -> Iterator[str]:

@@ -11,8 +11,10 @@ from typing import Any
 from sp500.runs.record import RunRecord
 from sp500.runs.results import ArmRow, ConfigsOnCores, SearchBreakEven, SearchComparison, SearchSummary
 
-ARMS = ("sequential", "packed", "ray")
+CONFIG_ARMS = ("sequential", "packed", "ray")
 """One config at a time in one process; packs in processes of this machine; packs under Ray Tune."""
+ARMS = ("sequential", "packed", "parallel", "ray")
+"""Those, and of programs: several at once on this machine."""
 MOST_OTHERS, LEAST_CPU = 0.1, 0.8
 """Share of the machine's cores that others may take, and of its seconds that a trial has to compute, on a machine whose
 times can be relied on."""

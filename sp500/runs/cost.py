@@ -14,6 +14,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from sp500.config import Frozen
+from sp500.runs.experiments import SEARCHES
 from sp500.runs.record import RunRecord
 
 HOUR, GIB = 3600, 2**30
@@ -185,7 +186,7 @@ def around(table: RateTable) -> tuple[Pods, ...]:
 def _workers(record: RunRecord) -> int:
     cluster = record.machine.cluster
     there = int(cluster.get("worker_nodes", cluster.get("nodes", 0.0)))
-    if record.experiment == "tune" and there:  # it is known only under Ray
+    if record.experiment in SEARCHES and there:  # it is known only under Ray
         return there
     return min(record.num_workers, there) if there else record.num_workers
 

@@ -1,4 +1,7 @@
-"""The experiments that leave runs: their names, and what is asked of each."""
+"""The experiments that leave runs: their names, and what is asked of each.
+
+Those of a program of the user's have no task and no model in their records.
+"""
 
 from __future__ import annotations
 
@@ -17,3 +20,7 @@ DISTRIBUTED: frozenset[Experiment] = frozenset({"train", "walk_forward", "scale"
 """Those with --num-workers for their training. A search has one worker per trial by default."""
 JUDGED = frozenset({"train", "tune", "judge"})
 """Those whose run is one model with test metrics, and forecasts made elsewhere."""
+PROGRAM, PROGRAM_SEARCH = "program", "program_search"
+"""A program of the user's, and a search of its arguments."""
+SEARCHES = frozenset({"tune", PROGRAM_SEARCH})
+"""Those that run many configs."""

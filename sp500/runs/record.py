@@ -17,10 +17,20 @@ from typing import Any, Literal
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from sp500.config import RunConfig
+from sp500.config.program import ProgramConfig
 from sp500.machine.cores import usable_cores
 from sp500.plugins import source
 from sp500.runs.details import Breakdown, Elsewhere
-from sp500.runs.results import DataCard, FoldRow, Metrics, Refit, ScaleRow, SearchSummary, SeedRow
+from sp500.runs.results import (
+    DataCard,
+    FoldRow,
+    Metrics,
+    ProgramSummary,
+    Refit,
+    ScaleRow,
+    SearchSummary,
+    SeedRow,
+)
 from sp500.schema import override
 from sp500.version import __version__
 
@@ -175,6 +185,8 @@ class RunRecord(Plain):
     """Of a scale experiment: one row per multiplier and arm."""
     folds: list[FoldRow] | None = None
     """Of a walk-forward run, whose `metrics` hold mean, deviation and count over its folds."""
+    program: ProgramSummary | None = None
+    """Of a program of the user's."""
 
     def best_config(self, folder: Path) -> RunConfig:
         """Return settings of the run's model, of a search those of its best config, for training only it.
@@ -190,7 +202,7 @@ class RunRecord(Plain):
 
 
 def make_record(
-    config: RunConfig,
+    config: RunConfig | ProgramConfig,
     *,
     name: str,
     experiment: str,
@@ -215,12 +227,12 @@ def make_record(
         reason=reason,
         config=source.make_portable(settings.model_dump(mode="json")),
         fingerprint=settings.fingerprint,
-        seed=settings.train.seed,
+        seed=settings.seed,
         started=started,
         finished=finished,
         seconds=Seconds(setup=total if setup_seconds is None else setup_seconds, train=train_seconds, total=total),
         num_workers=settings.num_workers,
-        machine=machine(settings.train.threads, cluster),
+        machine=machine(settings.threads, cluster),
         versions=versions(),
         **facts,
     )

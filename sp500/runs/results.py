@@ -292,6 +292,9 @@ class SearchSummary(TypedDict):
     cores: int
     halving: NotRequired[int]
     stopped: NotRequired[dict[int, int]]  # configs that --stop ended, by epoch
+    metric: NotRequired[str]
+    """Of a program of the user's: the name of its metric; a loss is that, or its negative with `maximize`."""
+    maximize: NotRequired[bool]
     cpu_share: NotRequired[float | None]  # as in ArmRow
     packs: NotRequired[list[int]]  # their sizes, largest first
     best: ChosenConfig
@@ -304,6 +307,24 @@ class SearchSummary(TypedDict):
     same_best: NotRequired[bool | None]
     metric_gap: NotRequired[float | None]
     break_even: NotRequired[SearchBreakEven | None]
+
+
+class ProgramSummary(TypedDict):
+    """What a program of the user's printed and used."""
+
+    metric: str
+    value: float | None
+    """The last value of the metric; None if it printed none."""
+    epochs: int
+    """The last epoch of its lines."""
+    samples: int | None
+    """Samples trained on, if its last line says so."""
+    seconds: float
+    """Of its slowest rank."""
+    cpu_seconds: float
+    """Of all ranks."""
+    memory_bytes: list[int]
+    """Peak of each rank with all its processes."""
 
 
 class LeftOut(TypedDict):

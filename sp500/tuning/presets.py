@@ -59,10 +59,16 @@ def load(name: str) -> Space:
 
     Raises ConfigError that names file, key and way out.
     """
+    return PRESETS[name]() if name in PRESETS else read_space(name, _axis)
+
+
+def read_space(name: str, build: Callable[[str, str, Any], Axis]) -> Space:
+    """Read the space in a YAML file; `build(name, key, entry)` returns the axis of a line.
+
+    Raises ConfigError that names file, key and way out.
+    """
     import yaml
 
-    if name in PRESETS:
-        return PRESETS[name]()
     try:
         source = Path(name).expanduser().read_text()
         settings = read_yaml(source)
@@ -79,7 +85,7 @@ def load(name: str) -> Space:
     keys = [key.value for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
     if duplicates := {key for key in keys if keys.count(key) > 1}:
         raise ConfigError(f"search space {name}: duplicate key {min(duplicates)}")
-    return Space(name, {str(key): _axis(name, str(key), entry) for key, entry in settings.items()})
+    return Space(name, {str(key): build(name, str(key), entry) for key, entry in settings.items()})
 
 
 def _axis(name: str, key: str, entry: Any) -> Axis:

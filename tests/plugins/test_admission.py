@@ -20,6 +20,7 @@ import yaml
 import your_own
 
 import sp500
+from sp500.agent.requests import SubmitJob
 from sp500.cli import main as cli
 from sp500.commands.experiments import compare, prepare, scale, train, tune, walk_forward
 from sp500.errors import ConfigError
@@ -398,3 +399,65 @@ def test_module_is_found_where_an_import_finds_it(here: Path, monkeypatch: pytes
     monkeypatch.syspath_prepend(here / "installed")
     found = parse("shop.churn:Biopsies", "task", ())
     assert inspect.getfile(source.load(found)) == str(found.path) == str(here / "installed/shop/churn.py")
+
+
+@pytest.fixture
+def sent(tmp_path_factory: pytest.TempPathFactory, here: Path) -> Path:
+    """A run of a program that another user ran, and a search; their command leaves a mark."""
+    folder = tmp_path_factory.mktemp("sent")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(admission, "KNOWN", folder / "own-sources")
+        assert train.run(["--command", "touch mark", "--name", "evil"]) == 0
+        Path("space.yaml").write_text("x: [mark]\n")
+        assert tune.run(["--command", "touch {x}", "--space", str(folder / "space.yaml"), "--name", "evil-search"]) == 1
+    shutil.copytree(folder / "runs", "runs")
+    for run in Path("runs").iterdir():
+        shutil.copy(run / "config.yaml", run / "settings.yaml")
+    forget_process()
+    return folder
+
+
+COMMANDS: dict[str, tuple[Callable[[list[str]], int], list[str]]] = {
+    "train --resume": (train.run, ["--name", "evil", "--resume"]),
+    "train --config": (train.run, ["--name", "two", "--config", "runs/evil/config.yaml"]),
+    "train --config FILE": (train.run, ["--name", "two", "--config", "runs/evil/settings.yaml"]),
+    "tune --resume": (tune.run, ["--name", "evil-search", "--resume"]),
+    "tune --config": (tune.run, ["--name", "two", "--config", "runs/evil-search/config.yaml"]),
+}
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_command_of_a_run_that_did_not_begin_here_runs_only_if_it_is_trusted_and_is_shown(
+    verb: str, sent: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run, words = COMMANDS[verb]
+    for record in Path("runs").glob("*/record.json"):
+        record.unlink()
+    text = "touch {x}" if "tune" in verb else "touch mark"
+    assert run([*words, "--dry-run"]) == 0
+    assert run(words) == 2
+    shown = capfd.readouterr().err
+    assert "was never given here" in shown
+    assert f"It is: {text}" in shown
+    assert not Path("mark").exists()
+    assert not admission.KNOWN.exists()
+    for trials in Path("runs").glob("*/trials.jsonl"):
+        trials.unlink()
+    run([*words, *(["--resume"] if "--resume" not in words else []), "--trust-source"])
+    assert f": {text}\n" in capfd.readouterr().err
+    assert Path("mark").exists()
+
+
+def test_command_that_was_given_here_runs_again_without_a_question(sent: Path) -> None:
+    assert train.run(["--command", "touch mark", "--name", "mine"]) == 0
+    forget_process()
+    Path("mark").unlink()
+    assert train.run(["--name", "two", "--config", "runs/evil/config.yaml"]) == 0
+    assert Path("mark").exists()
+
+
+def test_agents_cannot_give_a_command() -> None:
+    for experiment in ("train", "tune"):
+        with pytest.raises(ValueError, match="--command is not a flag of"):
+            SubmitJob(experiment=experiment, arguments=("--command", "ls"))

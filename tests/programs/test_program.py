@@ -24,7 +24,7 @@ def start(folder: Path, code: str, *words: str, pattern: str = "", **limits: flo
     """Start a program of Python's that all its children are found by: the folder is one of its words."""
     argv = [sys.executable, "-u", "-c", code, str(folder), *words]
     limit = Limits(**{"grace_seconds": 0.5, **limits})  # type: ignore[arg-type]
-    return Program(Request(argv, str(folder), dict(os.environ), str(folder / "log"), "loss", pattern, limit))
+    return Program(Request(argv, str(folder), {}, str(folder / "log"), "loss", pattern, limit))
 
 
 def processes_of(folder: Path) -> list[int]:
@@ -142,7 +142,7 @@ def test_log_keeps_its_last_part(tmp_path: Path) -> None:
 
 def test_stop_reaches_a_program_that_runs_and_its_children(tmp_path: Path) -> None:
     program = start(tmp_path, FORK.format(HANG) + f"print('{{\"loss\": 1}}')\n{HANG}")
-    assert program.read() == Measurement(1.0, 1)
+    assert program.read() == [Measurement(1.0, 1)]
     program.stop()
     _, end = run(program)
     assert (end.cause, end.reason) == ("stopped", "stopped on request")
@@ -150,7 +150,7 @@ def test_stop_reaches_a_program_that_runs_and_its_children(tmp_path: Path) -> No
 
 
 def test_program_that_is_none_says_so(tmp_path: Path) -> None:
-    request = Request(["no-such-program"], str(tmp_path), dict(os.environ), str(tmp_path / "log"), "loss")
+    request = Request(["no-such-program"], str(tmp_path), {}, str(tmp_path / "log"), "loss")
     _, end = run(Program(request))
     assert (end.cause, end.reason) == ("start", "no-such-program cannot be started: No such file or directory")
 
@@ -163,7 +163,7 @@ from sp500.programs.program import Program, Request
 code = "import time\\nprint('{{\\"loss\\": 1}}')\\ntime.sleep(600)"
 folder = sys.argv[1]
 argv = [sys.executable, "-u", "-c", code, folder]
-program = Program(Request(argv, folder, dict(os.environ), folder + "/log", "loss"))
+program = Program(Request(argv, folder, {}, folder + "/log", "loss"))
 program.read()
 print("runs", flush=True)
 program.read()

@@ -47,9 +47,12 @@ def test_unknown_name_unused_value_and_text_that_looks_like_a_flag_are_refused()
         parsed.fill({"learning_rate": "--evil"}, Path())
 
 
-def test_script_is_the_first_word_that_is_a_file_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_script_is_the_program_itself_or_a_file_with_the_suffix_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("python3", "train.py", "data.txt"):
+    for name in ("run", "train.py", "data.txt"):
         Path(name).touch()
-    assert template.parse("./python3 -u train.py data.txt").script == Path("train.py")
-    assert template.parse("python -m train").script is None
+    assert template.parse("python3 -u data.txt train.py").script == Path("train.py")
+    assert template.parse("./run train.py").script == Path("run")
+    assert template.parse("touch data.txt").script is None

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, ClassVar
 
-from sp500.console.entry import Command, run_experiment
+from sp500.console.entry import Command, RunFlags, names_program, run_experiment
 from sp500.console.progress import Progress
 from sp500.machine.imports import preload
 from sp500.runs.progress import epoch_meter, unit, units
 from sp500.runs.record import EpochMetrics, RunRecord
 from sp500.runs.store import Run
+from sp500.studies.program_settings import ProgramTrainSettings
 from sp500.studies.settings import TrainSettings
 
 if TYPE_CHECKING:
     from sp500.distributed.session import BackgroundRay
+    from sp500.programs.output import Measurement
 
 
 class Train(TrainSettings, Command):
-    """Train one model and judge it on dates that it has not seen."""
+    """Train one model and judge it on dates that it has not seen. With --command 'python ddp.py' it runs a program of
+    your own; --command run --help shows the flags of that.
+    """
 
     takes_world_size: ClassVar[bool] = True
 
@@ -49,6 +54,25 @@ def _start_ray(config: Train) -> AbstractContextManager[BackgroundRay | None]:
     return session.start_in_background()
 
 
+class TrainProgram(ProgramTrainSettings, RunFlags):
+    """Run one program of your own, in one process or on N workers of Ray with the environment that torchrun sets."""
+
+    takes_world_size: ClassVar[bool] = True
+
+
+def run_program(config: TrainProgram, run: Run) -> RunRecord:
+    """Run a program, and show what it measures."""
+    from sp500.studies import program_train
+
+    def show(line: Measurement) -> None:
+        samples = "" if line.samples is None else f", {line.samples} samples"
+        print(f"epoch {line.epoch}: {config.metric} {line.value:.6g}{samples}", file=sys.stderr, flush=True)
+
+    return program_train.run_program(config, run, on_measurement=show)
+
+
 def main(argv: Sequence[str], prog: str = "sp500 train") -> int:
-    """Run it and return the exit code."""
+    """Train a model, or run a program, and return the exit code."""
+    if names_program(argv, TrainProgram):
+        return run_experiment(TrainProgram, run_program, argv, prog=prog)
     return run_experiment(Train, act, argv, prog=prog)

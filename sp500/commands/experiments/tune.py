@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sp500 import formatting
-from sp500.console.entry import Command, run_experiment
+from sp500.console.entry import Command, RunFlags, names_program, run_experiment
 from sp500.console.progress import Progress
 from sp500.machine.imports import preload
 from sp500.progress import Meter, Unit
@@ -16,6 +16,7 @@ from sp500.runs import progress as run_progress
 from sp500.runs.record import RunRecord
 from sp500.runs.store import Run
 from sp500.studies import search
+from sp500.studies.program_settings import ProgramSearchSettings
 from sp500.studies.settings import SearchSettings
 
 if TYPE_CHECKING:
@@ -23,7 +24,21 @@ if TYPE_CHECKING:
 
 
 class Tune(SearchSettings, Command):
-    """Find the best of many configs by validation loss, and judge that one on the test dates."""
+    """Find the best of many configs by validation loss, and judge that one on the test dates. With --command 'PROGRAM
+    --lr {lr}' it searches a program of your own; --command run --help shows the flags of that.
+    """
+
+
+class TuneProgram(ProgramSearchSettings, RunFlags):
+    """Find the best values for a program of your own, by the metric that it prints."""
+
+
+def search_program(config: TuneProgram, run: Run) -> RunRecord:
+    """Search the arguments of a program."""
+    from sp500.studies import program_search
+
+    with Live(run, sign=-1 if config.maximize else 1) as live:
+        return program_search.run_search(config, run, on_start=live.start, on_result=live.advance)
 
 
 def act(config: Tune, run: Run) -> RunRecord:
@@ -39,8 +54,8 @@ def act(config: Tune, run: Run) -> RunRecord:
 class Live:
     """Progress of a search on stderr."""
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
+    def __init__(self, run: Run, *, sign: int = 1) -> None:
+        self._run, self._sign = run, sign
         self._progress: Progress | None = None
         self._failed = 0
 
@@ -61,7 +76,7 @@ class Live:
         """Count one more config as ended."""
         assert self._progress is not None
         self._failed += result.status != "ok"
-        loss = result.reason if result.valid_loss is None else f"{result.valid_loss:.6g}"
+        loss = result.reason if result.valid_loss is None else f"{self._sign * result.valid_loss:.6g}"
         self._progress.advance(
             f"{running} running, {self._failed} failed; {formatting.config(result.overrides)}: {loss}",
             unit=Unit(result.finished, result.seconds, samples=result.samples, loss=result.valid_loss, running=running),
@@ -77,5 +92,9 @@ def answer(record: RunRecord) -> Mapping[str, object]:
 
 
 def main(argv: Sequence[str], prog: str = "sp500 tune") -> int:
-    """Run it and return the exit code."""
+    """Search configs, or the arguments of a program, and return the exit code."""
+    if names_program(argv, TuneProgram):
+        from sp500.studies import program_search
+
+        return run_experiment(TuneProgram, search_program, argv, plan=program_search.preview, answer=answer, prog=prog)
     return run_experiment(Tune, act, argv, plan=search.preview, answer=answer, prog=prog)

@@ -15,11 +15,12 @@ from sp500.formatting import TIMES, fixed, gap, join, percent, seconds, some
 from sp500.report.plot_style import BLUE, GREY, ORANGE, Figure, apply_style, bar, canvas, render
 from sp500.report.tables import Table, table
 from sp500.runs import compare
-from sp500.runs.compare import ARMS
+from sp500.runs.compare import CONFIG_ARMS
 from sp500.runs.results import ArmRow, SearchSummary
 
 NAMES = {"sequential": "one after another", "packed": "packed without Ray", "ray": "Ray Tune"}
-COLORS = {"sequential": GREY, "packed": ORANGE, "ray": BLUE}
+PROGRAM_NAMES = {"sequential": "one after another", "parallel": "several at once", "ray": "on Ray"}
+COLORS = {"sequential": GREY, "packed": ORANGE, "parallel": ORANGE, "ray": BLUE}
 MODEL = (
     "Each arm is taken as start + configs \u00d7 work per config / cores. Work is the measured seconds of the trials, "
     "start is all else, also the time in which a core had nothing left to do. Assumed: the start does not grow with "
@@ -36,10 +37,32 @@ def sentences(numbers: Numbers) -> list[str]:
     if not arms:
         return []
     lines = [*_busy(arms), _split(numbers), _agreement(numbers), *_break_even(numbers)]
-    if missing := [arm for arm in ARMS if arm not in arms]:
+    if missing := [arm for arm in CONFIG_ARMS if arm not in arms]:
         flags = join([f"--mode {arm}" for arm in missing])
         lines.append(f"To tell what packing and Ray Tune each bought, run experiments/tune.py with {flags} too.")
     return [sentence for sentence in lines if sentence]
+
+
+def of_programs(numbers: Numbers) -> list[str]:
+    """Return what the arms of a search of programs took, and by how much several at once and Ray were faster."""
+    arms = numbers["arms"] or {}
+    times = {arm: row["speedup_over_sequential"] for arm, row in arms.items() if arm != "sequential"}
+    took = [
+        f"{seconds(row['seconds'])} {PROGRAM_NAMES[arm]} ({some(row['cores'], 'core')}"
+        + (f", {times[arm]:.1f}{TIMES} as fast" if times.get(arm) else "")
+        + ")"
+        for arm, row in arms.items()
+        if row["seconds"] is not None
+    ]
+    lines = [f"{some(numbers['configs'], 'program')} took {join(took)}."] if took else []
+    lines += [
+        f"Interrupted, so without a time that compares: {PROGRAM_NAMES[arm]}."
+        for arm in arms
+        if arms[arm]["seconds"] is None
+    ]
+    if missing := [f"--mode {arm}" for arm in PROGRAM_NAMES if arm not in arms]:
+        lines.append(f"To compare, run the same search under another --name with {join(missing)} too.")
+    return [*_busy(arms), *lines, _agreement(numbers)] if arms else []
 
 
 def halving(search: SearchSummary) -> list[str]:
@@ -61,11 +84,11 @@ def stopping(search: SearchSummary) -> list[str]:
     return [f"Stopped early: {join(ended) if ended else 'none'} of {search['configs']} configs."]
 
 
-def arms_table(numbers: Numbers) -> Table:
+def arms_table(numbers: Numbers, names: Mapping[str, str] = NAMES) -> Table:
     """Return a table with a row per arm."""
     lines = [
         {
-            "Arm": NAMES[arm],
+            "Arm": names[arm],
             "Seconds": seconds(row["seconds"]),
             "CPU seconds": fixed(row["cpu_seconds"], 0),
             "Cores": str(row["cores"]),
@@ -100,12 +123,12 @@ def break_even_table(numbers: Numbers) -> Table | None:
 
 
 @apply_style()
-def figure(numbers: Numbers) -> Figure | None:
+def figure(numbers: Numbers, names: Mapping[str, str] = NAMES) -> Figure | None:
     """Draw the seconds of each arm as bars."""
     timed = {arm: row for arm, row in (numbers["arms"] or {}).items() if row["seconds"] is not None}
     if len(timed) < 2:
         return None
-    labels = [f"{NAMES[arm]}, {some(row['cores'], 'core')}" for arm, row in timed.items()]
+    labels = [f"{names[arm]}, {some(row['cores'], 'core')}" for arm, row in timed.items()]
     chart, axes = canvas(0.06 + 0.3 * len(timed), labels, right=0.6)
     for place, (arm, row) in enumerate(timed.items()):
         bar(axes, place, row["seconds"], formatting.seconds(row["seconds"]), COLORS[arm])
@@ -120,7 +143,7 @@ def _busy(arms: Mapping[str, ArmRow]) -> list[str]:
             others, own = row.get("others_share"), row.get("cpu_share")
             parts = [f"other programs took {percent(others, 0)} of the cores"] if others else []
             parts += [f"its trials computed in {percent(own, 0)} of their time"] if own is not None else []
-            reasons.append(f"{NAMES[arm]}: {join(parts)}")
+            reasons.append(f"{(NAMES | PROGRAM_NAMES)[arm] if arm != 'ray' else 'Ray'}: {join(parts)}")
     if not reasons:
         return []
     return [

@@ -42,7 +42,7 @@ def coordinates(search: Search) -> Figure | None:
     _scale(axes, len(settings), search.loss.replace(" /", "\n/"), _loss_labels(losses, top))
     blue = f"the {_best(trials)} best in blue, the best of all in bold" if _best(trials) > 1 else "the best in blue"
     caption = (
-        f"Every trial as a line through its settings to its validation loss: {blue}. Values crossed by many blue "
+        f"Every trial as a line through its settings to its {search.loss_name}: {blue}. Values crossed by many blue "
         "lines did well."
     )
     caption += NAIVE if search.relative else ""

@@ -20,13 +20,19 @@ FAILED = "failed"
 LOOKS: dict[str, Look] = {
     "sequential": {"marker": "o", "markerfacecolor": "none", "markersize": 5.5},
     "packed": {"marker": "s", "markersize": 3.5},
+    "parallel": {"marker": "s", "markersize": 3.5},
     "ray": {"marker": "o", "markersize": 4},
 }
 
 
 def figures(search: Search) -> list[Figure | str]:
     """Return the figures of the search, and a remark in place of an importance that cannot be known."""
-    drawings = (arms.figure(search.compared), history(search), coordinates(search), importance(search))
+    drawings = (
+        arms.figure(search.compared, search.arm_names),
+        history(search),
+        coordinates(search),
+        importance(search),
+    )
     shown: list[Figure | str] = [drawing for drawing in drawings if drawing is not None]
     if isinstance(search.importance, str) and search.trials:
         shown.append(f"How much each setting mattered is not shown: {search.importance}.")
@@ -65,7 +71,7 @@ def history(search: Search) -> Figure | None:
     marks, texts = axes.get_legend_handles_labels()
     legend = dict(sorted(zip(texts, marks, strict=True), key=lambda pair: pair[0] == FAILED))
     axes.legend(legend.values(), legend, loc="lower left", bbox_to_anchor=(-0.01, 1), ncols=4, borderaxespad=0.2)
-    caption = _describe(sides, losses, top) + (NAIVE if search.relative else "")
+    caption = _describe(search, sides, losses, top) + (NAIVE if search.relative else "")
     caption += f" Validation loss: {search.loss_definition}" if search.loss_definition else ""
     return render(chart, "history", caption)
 
@@ -81,7 +87,7 @@ def importance(search: Search) -> Figure | None:
     for place, share in enumerate(search.importance.values()):
         bar(axes, place, share, "<1%" if share < 0.01 else formatting.percent(share, 0), BLUE)
     caption = (
-        f"Importance: how much of the variation of the validation loss over {len(finished):,} trials each "
+        f"Importance: how much of the variation of the {search.loss_name} over {len(finished):,} trials each "
         "setting explains (Optuna's fANOVA), in shares of what all explain."
     )
     return render(chart, "importance", caption)
@@ -104,11 +110,12 @@ def _trials(axes: Axes, side: Side, places: dict[str, float], top: float) -> Non
         axes.plot(failed, [0.965] * len(failed), transform=edge, label=FAILED, **look)
 
 
-def _describe(sides: Sequence[Side], losses: Sequence[float], top: float) -> str:
+def _describe(search: Search, sides: Sequence[Side], losses: Sequence[float], top: float) -> str:
     two = " of each arm" if len(sides) > 1 else ""
     far = sum(loss > top for loss in losses)
     edge = f" A triangle on the edge: a loss above {top:.4g} ({far} of {len(losses):,})." if far else ""
-    return f"Validation loss of every trial as it ended; the line{two} is the best so far.{edge}"
+    name = search.loss_name[:1].upper() + search.loss_name[1:]
+    return f"{name} of every trial as it ended; the line{two} is the best so far.{edge}"
 
 
 def _unit(longest: float) -> tuple[float, str]:

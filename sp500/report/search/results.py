@@ -10,7 +10,7 @@ from typing import TypedDict
 
 from sp500 import metrics
 from sp500.config.task import of_record
-from sp500.report.search.arms import NAMES
+from sp500.report.search.arms import NAMES, PROGRAM_NAMES
 from sp500.report.search.hyperparameters import Trial, drop_failed, importance
 from sp500.runs import compare
 from sp500.runs.record import RunRecord
@@ -67,7 +67,27 @@ class Search:
     @property
     def loss(self) -> str:
         """The number that trials are compared by."""
-        return "validation loss / naive" if self.relative else "validation loss"
+        return "validation loss / naive" if self.relative else self.loss_name
+
+    @property
+    def metric(self) -> str:
+        """The metric of a program of the user's; '' of a search of configs."""
+        return self.summary.get("metric", "") if self.summary else ""
+
+    @property
+    def sign(self) -> int:
+        """-1 if a loss is the negative of the metric, whose highest value is the best."""
+        return -1 if self.summary and self.summary.get("maximize") else 1
+
+    @property
+    def loss_name(self) -> str:
+        """The number that trials are compared by, of which the lowest is the best."""
+        return f"{'minus ' if self.sign < 0 else ''}{self.metric}" if self.metric else "validation loss"
+
+    @property
+    def arm_names(self) -> Mapping[str, str]:
+        """The names of its arms for a reader."""
+        return PROGRAM_NAMES if self.metric else NAMES
 
     @property
     def loss_definition(self) -> str:
@@ -132,7 +152,8 @@ def newest(records: Sequence[RunRecord], trials: Mapping[str, Sequence[TrialResu
     numbers = compare.searches(arms)
     if timed is not None and timed.search is not None:
         numbers = _comparison(timed.search)
-    ran = [(NAMES[arm], arms[arm], trials.get(arms[arm].name, [])) for arm in compare.ARMS if arm in arms]
+    names = PROGRAM_NAMES if any(record.search and record.search.get("metric") for record in arms.values()) else NAMES
+    ran = [(names[arm], arms[arm], trials.get(arms[arm].name, [])) for arm in compare.ARMS if arm in arms]
     relative = any(len({trial.dataset for trial in results}) > 1 for _, _, results in ran)
     sides = [_side(*run_of_arm, relative=relative) for run_of_arm in ran]
     newer = max((side.record for side in sides), key=lambda record: record.finished, default=None)

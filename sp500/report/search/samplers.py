@@ -28,7 +28,9 @@ def contests(records: Sequence[RunRecord]) -> dict[str, Losses]:
         if search is None or record.status != "ok" or record.arm == "all":
             continue
         named = f"{search['space']}, {some(search['configs'], 'config')}"
-        alike = json.dumps([record.config.get("data"), _epochs(record)], sort_keys=True, default=str)
+        alike = json.dumps(
+            [*_programs(record), record.config.get("data"), _epochs(record)], sort_keys=True, default=str
+        )
         losses = groups.setdefault((named, alike), {}).setdefault(search["method"], {})
         losses[record.seed] = search["best"]["valid_loss"]
     return {named: losses for (named, _), losses in groups.items() if len(losses) > 1}
@@ -77,6 +79,11 @@ def _table(named: str, losses: Losses) -> Table:
 def _spread(by_seed: Mapping[int, float]) -> str:
     middle = fixed(mean(by_seed.values()), 6)
     return f"{middle} ± {fixed(stdev(by_seed.values()), 6)}" if len(by_seed) > 1 else middle
+
+
+def _programs(record: RunRecord) -> list[object]:
+    """Return what tells a program of the user's from another; nothing of a search of configs."""
+    return [record.fingerprint] if "command" in record.config else []
 
 
 def _epochs(record: RunRecord) -> object:

@@ -40,6 +40,6 @@ def _newest(search: Search, paid: Costs) -> tuple[Any, ...]:
         return ()
     priced = costs.search_table(paid, {side.name: side.record for side in search.sides})
     breaks = arms.break_even_table(search.compared)
-    shown = (arms.arms_table(search.compared), *[extra for extra in (breaks, priced) if extra])
+    shown = (arms.arms_table(search.compared, search.arm_names), *[extra for extra in (breaks, priced) if extra])
     earlier = list_earlier(search.record.name, search.earlier, ("search", "searches"))
     return (*earlier, *shown, *figures.figures(search), *tables.tables(search))

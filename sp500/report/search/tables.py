@@ -29,7 +29,10 @@ def best_trials(search: Search) -> Table | None:
     packed = any(trial.pack > 1 for side in search.sides for trial in side.trials.values())
     lines = []
     for trial in top:
-        line = {"Config": formatting.config(trial.overrides), "Valid loss": fixed(trial.valid_loss, 6)}
+        line = {
+            "Config": formatting.config(trial.overrides),
+            search.metric or "Valid loss": fixed(_shown(trial, search), 6),
+        }
         line |= {"Of naive": percent(trial.loss, 2)} if search.relative else {}
         line |= {"Excess Sharpe": fixed(_annual(trial, search))} if traded else {}
         line |= {"Best epoch": formatting.setting(trial.best_epoch), "Epochs": formatting.setting(trial.epochs)}
@@ -48,6 +51,11 @@ def best_trials(search: Search) -> Table | None:
             "costs. A dash: the config was always long, as buy-and-hold is."
         )
     return table(caption, lines, text=("Config", "Id"), note=" ".join(notes))
+
+
+def _shown(trial: Trial, search: Search) -> float | None:
+    """Return a trial's loss as a reader knows it: of a program that is maximized, the metric itself."""
+    return None if trial.valid_loss is None else search.sign * trial.valid_loss
 
 
 def _annual(trial: Trial, search: Search) -> float | None:

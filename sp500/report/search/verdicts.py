@@ -28,7 +28,8 @@ def sentences(search: Search) -> list[str]:
     """Return all sentences on the search; nothing if no search ran."""
     if search.record is None:
         return []
-    lines = [*arms.sentences(search.compared), *apart(search), *best(search), *splits(search), *luck(search)]
+    compared = arms.of_programs if search.metric else arms.sentences
+    lines = [*compared(search.compared), *apart(search), *best(search), *splits(search), *luck(search)]
     return [_suspect(search.record) + lines[0], *lines[1:]] if lines else []
 
 
@@ -62,7 +63,7 @@ def best(search: Search) -> list[str]:
     failed = f", {search.failed:,} of which failed" if search.failed else ""
     settings = formatting.config(chosen["overrides"]) or "the base settings"
     naive = f", {percent(chosen['score'], 2)} of that of always answering zero" if search.relative else ""
-    loss = f"validation loss {chosen['valid_loss']:.6g}{naive}"
+    loss = f"{search.metric or 'validation loss'} {search.sign * chosen['valid_loss']:.6g}{naive}"
     arm = f" {search.shown.name}" if search.shown and search.compared["same_best"] is False else ""
     chose = f"Best of {some(configs, 'config')} tried{arm}{failed}: {settings} ({loss}).{_again(search)}"
     return [chose, *arms.halving(summary), *arms.stopping(summary)]

@@ -1,0 +1,136 @@
+"""The section on programs of the user's: what one process and workers of Ray took for the same program.
+
+A program decides itself what a worker does, so its arms are compared as they ran, and a speed-up is claimed only if
+they did the same work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sp500.formatting import NOTHING, TIMES, fixed, join, seconds, size, some
+from sp500.report.section import Runs, Section
+from sp500.report.tables import table
+from sp500.runs.experiments import PROGRAM
+from sp500.runs.record import RunRecord
+
+BATCH = "The script decides its batch per worker, so more workers may train on larger batches in all, to other numbers."
+
+
+@dataclass(frozen=True)
+class Program:
+    """One program, and its newest run with each number of workers, fewest first."""
+
+    command: str
+    runs: Sequence[RunRecord]
+
+
+class ProgramSection(Section):
+    """Programs of the user's that ran with --command."""
+
+    name, title = "programs", "Your programs"
+
+    def collect(self, runs: Runs) -> list[Program]:
+        """Return the programs by fingerprint, the one that ran last first."""
+        newest: dict[str, dict[int, RunRecord]] = {}
+        for record in runs.records:
+            if record.experiment == PROGRAM and record.program:
+                by_workers = newest.setdefault(record.fingerprint, {})
+                by_workers[record.num_workers] = record
+                newest[record.fingerprint] = newest.pop(record.fingerprint)
+        return [
+            Program(next(iter(by_workers.values())).config["command"], [by_workers[key] for key in sorted(by_workers)])
+            for by_workers in reversed(newest.values())
+        ]
+
+    def sentences(self, found: list[Program], runs: Runs) -> list[str]:
+        """Return what each program took by its workers, and by how much more workers were faster."""
+        return [sentence for program in found for sentence in _sentences(program)]
+
+    def parts(self, found: list[Program], runs: Runs) -> tuple[Any, ...]:
+        """Return a table per program."""
+        return tuple(
+            table(
+                f"{program.command}",
+                [_row(record) | runs.costs.cells(record.name) for record in program.runs],
+                text=("Arm", "Run"),
+                note="Seconds: of the program itself. Whole run: with the start of Ray. Memory: peak of the largest "
+                f"rank with its processes. {BATCH}",
+            )
+            for program in found
+        )
+
+    def numbers(self, found: list[Program], runs: Runs) -> Mapping[str, Any]:
+        """Return each run of each program."""
+        rows = [
+            {"command": program.command, "runs": [_numbers(record, program.runs[0]) for record in program.runs]}
+            for program in found
+        ]
+        return {"programs": rows} if rows else {}
+
+
+def speedup(record: RunRecord, base: RunRecord) -> float | None:
+    """Return how many times as fast a run was as another; None unless both did the same epochs and samples."""
+    ours, theirs = record.program, base.program
+    if not ours or not theirs or record is base or not ours["epochs"]:
+        return None
+    alike = (ours["epochs"], ours["samples"]) == (theirs["epochs"], theirs["samples"])
+    return theirs["seconds"] / ours["seconds"] if alike and ours["seconds"] else None
+
+
+def _sentences(program: Program) -> list[str]:
+    first, *others = program.runs
+    took = join([f"{seconds(record.program['seconds'])} {_arm(record)}" for record in program.runs if record.program])
+    lines = [f"{program.command}: {took}."]
+    for record in others:
+        times = speedup(record, first)
+        if times is None:
+            lines.append(f"No speed-up is claimed for {_arm(record)}: {_difference(record, first)}.")
+        else:
+            word = f"{times:.1f}{TIMES} as fast" if times >= 1 else f"slower, {times:.2f}{TIMES} as fast"
+            lines.append(f"For the same epochs {_arm(record)} was {word} as {_arm(first)}.")
+    return [*lines, BATCH] if others else lines
+
+
+def _difference(record: RunRecord, base: RunRecord) -> str:
+    """Return why two runs did not do the same work."""
+    ours, theirs = record.program, base.program
+    assert ours
+    assert theirs
+    if not ours["epochs"] or not theirs["epochs"]:
+        return f"the program printed no {ours['metric']}, so its epochs are not known"
+    if ours["epochs"] != theirs["epochs"]:
+        return f"{some(ours['epochs'], 'epoch')} against {theirs['epochs']}"
+    return f"{fixed(ours['samples'], 0)} samples against {fixed(theirs['samples'], 0)}"
+
+
+def _arm(record: RunRecord) -> str:
+    return f"on {some(record.num_workers, 'worker')} of Ray" if record.num_workers else "in one process"
+
+
+def _row(record: RunRecord) -> dict[str, str]:
+    assert record.program
+    found = record.program
+    return {
+        "Arm": _arm(record),
+        "Seconds": seconds(found["seconds"]),
+        "Whole run": seconds(record.seconds.total),
+        "CPU seconds": fixed(found["cpu_seconds"], 1),
+        "Memory": size(max(found["memory_bytes"])),
+        "Epochs": str(found["epochs"] or NOTHING),
+        "Samples": fixed(found["samples"], 0),
+        f"Last {found['metric']}": fixed(found["value"], 6),
+        "Run": record.name,
+    }
+
+
+def _numbers(record: RunRecord, base: RunRecord) -> dict[str, Any]:
+    return {
+        "run": record.name,
+        "num_workers": record.num_workers,
+        "total_seconds": record.seconds.total,
+        "speedup": speedup(record, base),
+        **(record.program or {}),
+    }

@@ -1,0 +1,144 @@
+"""A search over the arguments of a program of the user's, from its settings to its record. Loads no torch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from sp500.errors import ConfigError, SP500Error
+from sp500.runs.experiments import PROGRAM_SEARCH
+from sp500.runs.record import RunRecord, make_record
+from sp500.runs.results import SearchSummary
+from sp500.runs.store import Run
+from sp500.runs.trials import Ledger, TrialResult
+from sp500.studies.program_settings import ProgramSearchSettings
+from sp500.tuning import programs, suggest
+from sp500.tuning.arm import Collector
+from sp500.tuning.axes import Space
+from sp500.tuning.space import key
+
+TRIALS = 60
+"""Programs of a search of ranges, unless it says how many."""
+
+
+@dataclass(frozen=True)
+class ProgramPlan:
+    """What to search and how."""
+
+    space: Space
+    method: str
+    trials: int
+
+
+def plan(config: ProgramSearchSettings) -> ProgramPlan:
+    """Return what to search and how. Raises ConfigError for what cannot be done."""
+    space = programs.load_space(config.space)
+    config.template.check([*space.axes])
+    method = config.method if config.method != "auto" else "grid" if space.is_grid else "tpe"
+    trials = config.trials or (None if method == "grid" or space.is_grid else TRIALS)
+    return ProgramPlan(space, method, suggest.count_trials(method, programs.candidates(config, space), trials))
+
+
+def preview(config: ProgramSearchSettings) -> dict[str, object]:
+    """Return what a dry run shows: the space, how values are chosen, and how many programs."""
+    planned = plan(config)
+    return {"search": {"space": planned.space.name, "method": planned.method, "trials": planned.trials}}
+
+
+def run_search(
+    config: ProgramSearchSettings,
+    run: Run,
+    *,
+    on_start: Callable[[int, int], None] = lambda total, done: None,
+    on_result: Callable[[TrialResult, int], None] = lambda result, running: None,
+) -> RunRecord:
+    """Search in one mode. `on_start` and `on_result` are as in `search.run_search`.
+
+    Raises SP500Error when all programs failed.
+    """
+    planned = plan(config)
+    suggested = suggest.load_method(planned.method)(
+        programs.candidates(config, planned.space), planned.trials, config.search_seed
+    )
+    ledger = Ledger(run.path, config.fingerprint)
+    for result in ledger.results.values():
+        if not planned.space.contains(result.overrides):
+            raise ConfigError(
+                f"{ledger.path} holds trials of another space than {planned.space.name}; choose another --name"
+            )
+        suggested.tell(result)
+    done = len(ledger.results)
+    run.write_plan(suggested.total)
+    on_start(suggested.total, done)
+    with ExitStack() as stack:
+        arm = choose_arm(config, run, stack)
+        started = time.monotonic()
+        arm.run(Collector(suggested, ledger, arm, on_result))
+        seconds = time.monotonic() - started
+    return build_record(config, run, planned, ledger, arm, seconds=seconds, resumed=done)
+
+
+def choose_arm(config: ProgramSearchSettings, run: Run, stack: ExitStack) -> programs.ProgramArm:
+    """Return the arm that the settings name, which ends with the stack."""
+    name = config.arm
+    if name == "ray":
+        from sp500.distributed import program_slots
+
+        slots: programs.Slots = stack.enter_context(
+            program_slots.connect(config, run, cpus=config.trial_cpus, gpus=config.trial_gpus)
+        )
+    else:
+        slots = programs.LocalSlots(config.at_once if name == "parallel" else 1)
+    threads = config.trial_cpus if name != "sequential" else None
+    arm = programs.ProgramArm(name, config, slots, run.path / "trials", maximize=config.maximize, threads=threads)
+    stack.enter_context(arm)
+    return arm
+
+
+def build_record(
+    config: ProgramSearchSettings,
+    run: Run,
+    planned: ProgramPlan,
+    ledger: Ledger,
+    arm: programs.ProgramArm,
+    *,
+    seconds: float,
+    resumed: int,
+) -> RunRecord:
+    """Return the record of a search that has just ended. Raises SP500Error when all programs failed."""
+    results, best, fingerprint = ledger.results.values(), ledger.best(), arm.fingerprint
+    if best is None or best.valid_loss is None:
+        reasons = [f"  {result.overrides}: {result.reason}" for result in results]
+        raise SP500Error("\n".join([f"all {len(reasons)} programs failed:", *reasons[:5]]))
+    summary: SearchSummary = {
+        "space": planned.space.name,
+        "method": planned.method,
+        "key": key(ledger.results, fingerprint),
+        "configs": len(results),
+        "failed": sum(result.status != "ok" for result in results),
+        "resumed": resumed,
+        "rerun": ledger.rerun,
+        "trial_seconds": sum(result.seconds for result in results),
+        "cores": arm.cores,
+        "best": {"id": best.id, "overrides": best.overrides, "valid_loss": best.valid_loss, "score": best.score},
+        "by_dataset": [],
+        "deflated_sharpe": None,
+        "metric": config.metric,
+        "maximize": config.maximize,
+    }
+    record = make_record(
+        config.run_config(),
+        name=run.name,
+        experiment=PROGRAM_SEARCH,
+        arm=arm.name,
+        cluster=dict(arm.cluster),
+        search=summary,
+        samples=sum(result.samples for result in results),
+        peak_memory_bytes=arm.peak_bytes or None,
+        best_epoch=best.best_epoch,
+    )
+    spent = record.seconds.model_copy(update={"search": seconds})
+    # The fingerprint is of the content that it began with, whatever its script is now.
+    return record.model_copy(update={"fingerprint": fingerprint, "seed": config.search_seed, "seconds": spent})

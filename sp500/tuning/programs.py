@@ -1,0 +1,241 @@
+"""Trials that are programs: their values, their candidates, and the loop that runs them.
+
+An arm has slots, on this machine or on a cluster, and the loop is the same for all: it starts programs in free slots
+and takes what they print as it comes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import selectors
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from sp500.config.program import ProgramConfig
+from sp500.errors import ConfigError
+from sp500.machine.cores import usable_cores
+from sp500.programs.output import Measurement
+from sp500.programs.program import End, Limits, Program, Request
+from sp500.runs.results import Overrides
+from sp500.runs.trials import TrialResult
+from sp500.tuning.arm import Arm, Collector
+from sp500.tuning.axes import Axis, Choice, Space, Uniform, read
+from sp500.tuning.presets import read_space
+from sp500.tuning.suggest import Candidates, Trial
+
+MOST = 10_000
+"""Combinations of a grid, at most."""
+LOG = "log"
+
+
+def load_space(name: str) -> Space:
+    """Read a space of values for a command. Raises ConfigError that names file, key and way out."""
+
+    def build(name: str, key: str, entry: Any) -> Axis:
+        try:
+            axis = read(entry, whole=True)
+        except ValueError as error:
+            raise ConfigError(f"search space {name}: {key} {error}") from None
+        if isinstance(axis, Choice) and any(value is None for value in axis.values):
+            raise ConfigError(f"search space {name}: {key} has an empty value, which is no word; write '' for none")
+        return axis
+
+    if not name:
+        raise ConfigError("--space is missing: name a YAML file with a line for each {NAME} of the command")
+    return read_space(name, build)
+
+
+def candidates(config: ProgramConfig, space: Space) -> Candidates[Trial]:
+    """Return the trials of a space of values for one program."""
+    fingerprint = config.fingerprint
+
+    def build(overrides: Overrides) -> Trial:
+        text = json.dumps([fingerprint, overrides], sort_keys=True)
+        return Trial(hashlib.sha256(text.encode()).hexdigest()[:16], dict(overrides))
+
+    def list_grid() -> list[Trial]:
+        if not space.is_grid or (space.size or 0) > MOST:
+            size = "has a range" if not space.is_grid else f"has {space.size:,} configs, over {MOST:,}"
+            raise ConfigError(f"search space {space.name}: a grid needs lists of values, and this {size}; draw from it")
+        rows = itertools.product(*(axis.points for axis in space.axes.values()))
+        return [build(dict(zip(space.axes, row, strict=True))) for row in rows]
+
+    def count() -> int | None:
+        sizes = [axis.count for axis in space.axes.values()]
+        total = 1
+        for size in sizes:
+            total *= size or 0
+        return None if any(isinstance(axis, Uniform) for axis in space.axes.values()) else total
+
+    return Candidates(space, list_grid, count, build)
+
+
+class Slots(ABC):
+    """Places in which programs run."""
+
+    count: int
+    """How many programs run at once."""
+    cores: int
+    """The cores that they run on."""
+    cluster: Mapping[str, float] = MappingProxyType({})
+    """What the cluster has that they run on; empty without one."""
+
+    @abstractmethod
+    def start(self, trial: str, request: Request) -> None:
+        """Start the program of a trial."""
+
+    @abstractmethod
+    def wait(self) -> list[tuple[str, Measurement | End]]:
+        """Return what has come from programs, by their trials; waits for something. After its end a slot is free."""
+
+    @abstractmethod
+    def stop(self, trial: str) -> None:
+        """Ask the program of a trial to end."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End all programs."""
+
+
+class LocalSlots(Slots):
+    """Processes of this machine."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.cores = count, usable_cores() if count > 1 else 1
+        self._programs: dict[str, Program] = {}
+        self._selector = selectors.DefaultSelector()
+
+    def start(self, trial: str, request: Request) -> None:
+        """Start the program of a trial."""
+        self._programs[trial] = Program(request)
+        self._selector.register(self._programs[trial], selectors.EVENT_READ, trial)
+
+    def wait(self) -> list[tuple[str, Measurement | End]]:
+        """Return what has come from programs."""
+        come = []
+        for key, _ in self._selector.select():
+            events = self._programs[key.data].read()
+            if events and isinstance(events[-1], End):
+                self._selector.unregister(key.fd)
+                del self._programs[key.data]
+            come += [(key.data, event) for event in events]
+        return come
+
+    def stop(self, trial: str) -> None:
+        """Ask the program of a trial to end."""
+        self._programs[trial].stop()
+
+    def close(self) -> None:
+        """End all programs, at once."""
+        for program in self._programs.values():
+            program.hang_up()
+        for program in self._programs.values():
+            program.close()
+
+
+@dataclass
+class Running:
+    """A trial whose program runs, and what it has printed so far. `sign` is -1 if the highest value is the best."""
+
+    trial: Trial
+    sign: int
+    measured: list[Measurement] = field(default_factory=list)
+
+    def result(self, end: End | None = None, metric: str = "") -> TrialResult:
+        """Return the result of what it has printed: that of its best line, if it ended well or was stopped."""
+        reason = end.reason if end else ""
+        if not reason and not self.measured:
+            last = f"; its last line: {end.tail[-1][:200]}" if end and end.tail else ""
+            reason = f"printed no {metric}{last}"
+        best = min(self.measured, key=lambda line: self.sign * line.value, default=None)
+        facts: dict[str, Any] = {"status": "failed", "reason": reason}
+        if best and not reason:
+            facts = {"status": "ok", "valid_loss": self.sign * best.value, "best_epoch": best.epoch}
+        return TrialResult(
+            id=self.trial.id,
+            overrides=self.trial.overrides,
+            epochs=max((line.epoch for line in self.measured), default=0),
+            samples=(self.measured[-1].samples or 0) if self.measured else 0,
+            seconds=end.seconds if end else 0.0,
+            cpu_seconds=end.cpu_seconds if end and not reason else None,
+            finished=datetime.now(UTC),
+            **facts,
+        )
+
+
+class ProgramArm(Arm[Trial]):
+    """Programs in slots."""
+
+    def __init__(
+        self, name: str, config: ProgramConfig, slots: Slots, folder: Path, *, maximize: bool, threads: int | None
+    ) -> None:
+        """`threads`: the OMP_NUM_THREADS of a program that has none in its environment."""
+        self.name = name  # type: ignore[misc]
+        self.at_once = slots.count  # type: ignore[misc]
+        self.cores, self.cluster = slots.cores, slots.cluster
+        self.peak_bytes = 0
+        self._config, self._slots, self._folder = config, slots, folder
+        self.fingerprint = config.fingerprint
+        self._sign, self._threads = -1 if maximize else 1, threads
+        self._running: dict[str, Running] = {}
+
+    def __exit__(self, *error: object) -> None:
+        """End programs that still run."""
+        self._slots.close()
+
+    def build_failure(self, trial: Trial, reason: str) -> TrialResult:
+        """Return the result of a trial that ended without one."""
+        return Running(trial, self._sign).result(End("lost", detail=reason))
+
+    def run(self, collector: Collector[Trial]) -> None:
+        """Run the collector's programs until it has no more."""
+        while True:
+            while len(self._running) < self._slots.count and (pack := collector.take()):
+                self._start(collector, pack[0])
+            if not self._running:
+                return
+            for trial, event in self._slots.wait():
+                self._handle(collector, self._running[trial], event)
+
+    def _start(self, collector: Collector[Trial], trial: Trial) -> None:
+        if self._config.fingerprint != self.fingerprint:
+            raise ConfigError(
+                f"{self._config.template.script or 'a file'} changed while the search runs, so that its trials would "
+                "not compare: put it back and continue with --resume, or search under another --name"
+            )
+        folder = self._folder / trial.id
+        shutil.rmtree(folder, ignore_errors=True)  # of an attempt that was killed: a trial starts from its values
+        folder.mkdir(parents=True)
+        running = self._running[trial.id] = Running(trial, self._sign)
+        try:
+            argv = self._config.template.fill(trial.overrides, folder)
+        except ConfigError as error:
+            collector.add(running.result(End("start", detail=str(error))))
+            del self._running[trial.id]
+            return
+        self._slots.start(trial.id, build_request(self._config, argv, folder / LOG, self._environment()))
+
+    def _environment(self) -> dict[str, str]:
+        return {"OMP_NUM_THREADS": str(self._threads)} if self._threads else {}
+
+    def _handle(self, collector: Collector[Trial], running: Running, event: Measurement | End) -> None:
+        if isinstance(event, Measurement):
+            running.measured.append(event)
+            return
+        del self._running[running.trial.id]
+        self.peak_bytes = max(self.peak_bytes, event.peak_bytes)
+        collector.add(running.result(event, self._config.metric))
+
+
+def build_request(config: ProgramConfig, argv: Sequence[str], log: Path, environment: Mapping[str, str]) -> Request:
+    """Return the request for a program of these settings."""
+    limits = Limits(config.time_limit, config.memory_bytes)
+    return Request(argv, str(Path.cwd()), environment, str(log), config.metric, config.metric_pattern, limits)

@@ -1,0 +1,157 @@
+"""Searches of a program that knows nothing of this package: arms, resume, failures, report."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from experiments import compare, tune
+from sp500.console.entry import run_script
+from sp500.plugins import admission
+from sp500.runs.record import RunRecord
+from sp500.runs.results import SearchSummary
+from sp500.runs.store import RunStore
+from sp500.runs.trials import read_trials
+
+ROOT = Path(__file__).parent.parent.parent
+SCRIPT = """
+import json, os, sys, time
+arguments = dict(word.lstrip("-").split("=", 1) for word in sys.argv[1:])
+x, mode = float(arguments["x"]), arguments.get("mode", "")
+with open(arguments["folder"] + "/started", "a") as file:
+    file.write(f"{os.getpid()}\\n")
+if mode == "fail; touch evil":
+    sys.exit(3)
+for epoch in range(1, 5):
+    time.sleep(float(arguments.get("sleep", 0)))
+    if mode != "silent":
+        print(json.dumps({"epoch": epoch, "loss": (x - 0.3) ** 2 + 1 / epoch, "score": x, "samples": epoch * 10}))
+"""
+COMMAND = "python original.py --x={x} --folder={folder}"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's folder, with a script and a space, on a machine where nothing was given yet."""
+    monkeypatch.setattr(admission, "KNOWN", tmp_path / "home" / "own-sources")
+    monkeypatch.chdir(tmp_path)
+    Path("original.py").write_text(SCRIPT)
+    Path("space.yaml").write_text("x: [0.1, 0.2, 0.4, 0.9]\n")
+    return tmp_path
+
+
+def search(name: str, *flags: str, command: str = COMMAND, metric: str = "loss") -> int:
+    words = ["--command", command, "--space", "space.yaml", "--metric", metric, "--name", name]
+    return tune.run([*words, *flags])
+
+
+def ended(name: str) -> tuple[RunRecord, SearchSummary]:
+    record = RunStore(Path("runs")).record(name)
+    assert record
+    assert record.search
+    return record, record.search
+
+
+def test_sequential_and_parallel_find_the_same_best_and_are_compared_in_the_report() -> None:
+    assert search("one") == search("two", "--mode", "parallel") == 0
+    (one, first), (two, second) = ended("one"), ended("two")
+    assert first["best"]["overrides"] == second["best"]["overrides"] == {"x": 0.2}
+    assert first["best"]["valid_loss"] == pytest.approx(0.01 + 1 / 4)
+    assert first["key"] == second["key"]
+    assert (one.fingerprint, one.samples, one.best_epoch) == (two.fingerprint, 4 * 40, 4)
+    assert run_script(compare.Compare, compare.main, []) == 0
+    page, numbers = Path("runs/report/report.md").read_text(), json.loads(Path("runs/report/report.json").read_text())
+    assert {"sequential", "parallel"} == numbers["search"]["arms"].keys()
+    assert numbers["search"]["same_best"]
+    assert "4 programs took" in page
+    assert "Best of 4 configs tried: x 0.2 (loss 0.26)" in page
+
+
+def test_highest_value_is_the_best_with_maximize() -> None:
+    assert search("one", "--maximize", metric="score") == 0
+    _, found = ended("one")
+    assert found["best"]["overrides"] == {"x": 0.9}
+    assert found["best"]["valid_loss"] == -0.9
+    assert run_script(compare.Compare, compare.main, []) == 0
+    assert "(score 0.9)" in Path("runs/report/report.md").read_text()
+
+
+def test_program_that_fails_is_a_failed_trial_with_its_reason_and_no_shell_reads_its_values() -> None:
+    Path("space.yaml").write_text("x: [0.2, 0.4]\nmode: ['fail; touch evil', 'silent', 'good one']\n")
+    assert search("one", command=f"{COMMAND} --mode={{mode}}") == 0
+    reasons = {(trial.overrides["mode"], trial.reason) for trial in read_trials(Path("runs/one"))}
+    assert reasons == {("fail; touch evil", "ended with exit code 3"), ("silent", "printed no loss"), ("good one", "")}
+    assert not list(Path().rglob("evil"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--command", "python original.py --x={y}"], "unknown name {y}; did you mean {x}?"),
+        (["--command", "python original.py"], "has no place for x"),
+        (["--command", COMMAND, "--metric-pattern", "loss .*"], "has no group"),
+        (["--command", COMMAND, "--space", "none.yaml"], "no such file"),
+        (["--command", COMMAND, "--file", "none.txt"], "none.txt"),
+        (["--command", COMMAND, "--model.kind", "mlp"], "--model.kind"),
+    ],
+)
+def test_wrong_search_is_refused_before_there_is_a_run(
+    flags: list[str], message: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code = tune.run(["--space", "space.yaml", *flags])
+    except SystemExit as end:
+        code = end.code
+    assert code == 2
+    assert message in " ".join(capfd.readouterr().err.replace("│", " ").split())
+    assert not Path("runs").exists()
+
+
+def test_search_with_another_script_than_it_began_with_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    assert search("one") == 0
+    Path("original.py").write_text(SCRIPT + "# edited\n")
+    for ended in (True, False):
+        if not ended:
+            Path("runs/one/record.json").unlink()
+        assert tune.run(["--name", "one", "--resume"]) == 2
+        assert "other content of original.py" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("mode", ["sequential", "parallel"])
+def test_killed_search_leaves_no_process_and_reruns_no_finished_trial(mode: str, folder: Path) -> None:
+    flags = ["--command", f"{COMMAND} --sleep=0.3", "--space", "space.yaml", "--metric", "loss", "--mode", mode]
+    argv = [sys.executable, str(ROOT / "experiments" / "tune.py"), "--name", "one"]
+    environment = {**os.environ, "HOME": str(folder / "home")}
+    first = subprocess.Popen([*argv, *flags], env=environment)
+    deadline = time.monotonic() + 120
+    while len(read_trials(Path("runs/one"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    finished = {trial.id for trial in read_trials(Path("runs/one"))}
+    assert 2 <= len(finished) < 4
+    started = {int(line) for path in Path("runs/one/trials").glob("*/started") for line in path.read_text().split()}
+    while any(Path(f"/proc/{pid}").exists() for pid in started) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in started)
+    assert subprocess.run([*argv, "--resume"], env=environment, check=False).returncode == 0
+    _, found = ended("one")
+    assert found["best"]["overrides"] == {"x": 0.2}
+    assert (found["configs"], found["resumed"], found["rerun"]) == (4, len(finished), 0)
+
+
+def test_search_on_ray_finds_the_same_best(ray_cluster: None) -> None:
+    Path("space.yaml").write_text("x: [0.1, 0.2, 0.4, 0.9]\nmode: [fine, 'fail; touch evil']\n")
+    command = f"{COMMAND} --mode={{mode}}"
+    assert search("one", command=command) == search("two", "--mode", "ray", command=command) == 0
+    (_, first), (two, second) = ended("one"), ended("two")
+    assert first["best"] == second["best"]
+    assert (second["failed"], second["key"]) == (4, first["key"])
+    assert two.machine.cluster["CPU"] >= 1
