@@ -408,6 +408,8 @@ def test_flags_in_the_text_exist(workplace: Path, signals: None, capfd: pytest.C
     for name in EXPERIMENTS:
         for kind in KINDS if name not in {"compare", "walk_forward"} else [[]]:
             script(f"experiments/{name}.py", *kind, "--help")
+    for name in ("train", "tune"):
+        script(f"experiments/{name}.py", "--command", "run", "--help")
     for words in cli.VERBS:
         with pytest.raises(SystemExit):
             cli.main([*words.split(), "--help"])

@@ -107,7 +107,8 @@ class RaySlots(Slots):
 
     def stop(self, trial: str) -> None:
         """Ask the program of a trial to end."""
-        self._places[trial].stop.remote()
+        if place := self._places.get(trial):
+            place.stop.remote()
 
     def close(self) -> None:
         """End all actors; their programs end with them."""

@@ -14,7 +14,7 @@ from sp500.runs.results import SearchSummary
 from sp500.runs.store import Run
 from sp500.runs.trials import Ledger, TrialResult
 from sp500.studies.program_settings import ProgramSearchSettings
-from sp500.tuning import programs, suggest
+from sp500.tuning import programs, stopper, suggest
 from sp500.tuning.arm import Collector
 from sp500.tuning.axes import Space
 from sp500.tuning.space import key
@@ -68,14 +68,13 @@ def run_search(
             raise ConfigError(
                 f"{ledger.path} holds trials of another space than {planned.space.name}; choose another --name"
             )
-        suggested.tell(result)
     done = len(ledger.results)
     run.write_plan(suggested.total)
     on_start(suggested.total, done)
     with ExitStack() as stack:
         arm = choose_arm(config, run, stack)
         started = time.monotonic()
-        arm.run(Collector(suggested, ledger, arm, on_result))
+        arm.run(Collector(suggested, ledger, arm, on_result, config.stop_rule))
         seconds = time.monotonic() - started
     return build_record(config, run, planned, ledger, arm, seconds=seconds, resumed=done)
 
@@ -92,7 +91,9 @@ def choose_arm(config: ProgramSearchSettings, run: Run, stack: ExitStack) -> pro
     else:
         slots = programs.LocalSlots(config.at_once if name == "parallel" else 1)
     threads = config.trial_cpus if name != "sequential" else None
-    arm = programs.ProgramArm(name, config, slots, run.path / "trials", maximize=config.maximize, threads=threads)
+    arm = programs.ProgramArm(
+        name, config, slots, run.path / "trials", maximize=config.maximize, threads=threads, stop=config.stop_rule
+    )
     stack.enter_context(arm)
     return arm
 
@@ -128,6 +129,8 @@ def build_record(
         "metric": config.metric,
         "maximize": config.maximize,
     }
+    if rule := config.stop_rule:
+        summary["stopped"] = stopper.count_stopped(result.stopped for result in results)
     record = make_record(
         config.run_config(),
         name=run.name,

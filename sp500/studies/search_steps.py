@@ -22,7 +22,7 @@ from sp500.runs.store import Run
 from sp500.runs.trials import Ledger, TrialResult, read_trials
 from sp500.studies import search, train
 from sp500.tasks import catalog
-from sp500.tuning import trial_data
+from sp500.tuning import stopper, trial_data
 from sp500.tuning.arm import Arm, Collector
 from sp500.tuning.arm_costs import Costs
 from sp500.tuning.limits import Plan
@@ -201,8 +201,7 @@ def _add_search(record: RunRecord, plan: Plan, data: Datasets, searched: Searche
         deflated_sharpe=metrics.deflated_excess(excess, sharpes),
     )
     if plan.limits.stop:
-        rungs = Counter(result.stopped for result in results.values() if result.stopped is not None)
-        summary["stopped"] = dict(sorted(rungs.items()))
+        summary["stopped"] = stopper.count_stopped(result.stopped for result in results.values())
     samples = record.samples + sum(result.samples for result in results.values())
     setup = record.seconds.setup - searched.seconds
     spent = record.seconds.model_copy(update={"setup": setup, "search": searched.seconds})

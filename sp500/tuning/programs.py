@@ -11,6 +11,7 @@ import itertools
 import json
 import selectors
 import shutil
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,9 +27,10 @@ from sp500.programs.output import Measurement
 from sp500.programs.program import End, Limits, Program, Request
 from sp500.runs.results import Overrides
 from sp500.runs.trials import TrialResult
-from sp500.tuning.arm import Arm, Collector
+from sp500.tuning.arm import Arm, Collector, Report
 from sp500.tuning.axes import Axis, Choice, Space, Uniform, read
 from sp500.tuning.presets import read_space
+from sp500.tuning.stopper import StopRule
 from sp500.tuning.suggest import Candidates, Trial
 
 MOST = 10_000
@@ -98,7 +100,7 @@ class Slots(ABC):
 
     @abstractmethod
     def stop(self, trial: str) -> None:
-        """Ask the program of a trial to end."""
+        """Ask the program of a trial to end, if it has not yet."""
 
     @abstractmethod
     def close(self) -> None:
@@ -131,7 +133,8 @@ class LocalSlots(Slots):
 
     def stop(self, trial: str) -> None:
         """Ask the program of a trial to end."""
-        self._programs[trial].stop()
+        if program := self._programs.get(trial):
+            program.stop()
 
     def close(self) -> None:
         """End all programs, at once."""
@@ -148,6 +151,11 @@ class Running:
     trial: Trial
     sign: int
     measured: list[Measurement] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
+    rung: int = 0
+    """The last one that it came to."""
+    stopped: bool = False
+    """True if it has its result and was asked to end."""
 
     def result(self, end: End | None = None, metric: str = "") -> TrialResult:
         """Return the result of what it has printed: that of its best line, if it ended well or was stopped."""
@@ -164,7 +172,7 @@ class Running:
             overrides=self.trial.overrides,
             epochs=max((line.epoch for line in self.measured), default=0),
             samples=(self.measured[-1].samples or 0) if self.measured else 0,
-            seconds=end.seconds if end else 0.0,
+            seconds=end.seconds if end else time.monotonic() - self.began,
             cpu_seconds=end.cpu_seconds if end and not reason else None,
             finished=datetime.now(UTC),
             **facts,
@@ -175,7 +183,15 @@ class ProgramArm(Arm[Trial]):
     """Programs in slots."""
 
     def __init__(
-        self, name: str, config: ProgramConfig, slots: Slots, folder: Path, *, maximize: bool, threads: int | None
+        self,
+        name: str,
+        config: ProgramConfig,
+        slots: Slots,
+        folder: Path,
+        *,
+        maximize: bool,
+        threads: int | None,
+        stop: StopRule | None = None,
     ) -> None:
         """`threads`: the OMP_NUM_THREADS of a program that has none in its environment."""
         self.name = name  # type: ignore[misc]
@@ -183,6 +199,7 @@ class ProgramArm(Arm[Trial]):
         self.cores, self.cluster = slots.cores, slots.cluster
         self.peak_bytes = 0
         self._config, self._slots, self._folder = config, slots, folder
+        self._stop = stop.make() if stop else None
         self.fingerprint = config.fingerprint
         self._sign, self._threads = -1 if maximize else 1, threads
         self._running: dict[str, Running] = {}
@@ -228,11 +245,27 @@ class ProgramArm(Arm[Trial]):
 
     def _handle(self, collector: Collector[Trial], running: Running, event: Measurement | End) -> None:
         if isinstance(event, Measurement):
-            running.measured.append(event)
+            if not running.stopped:
+                running.measured.append(event)
+                self._decide(collector, running, event.epoch)
             return
         del self._running[running.trial.id]
         self.peak_bytes = max(self.peak_bytes, event.peak_bytes)
-        collector.add(running.result(event, self._config.metric))
+        if not running.stopped:
+            collector.add(running.result(event, self._config.metric))
+
+    def _decide(self, collector: Collector[Trial], running: Running, epoch: int) -> None:
+        """Ask at each rung that the program has passed since, and stop it for the first no.
+
+        It runs on meanwhile: a program does not wait.
+        """
+        for rung in self._stop.rungs(running.rung, epoch) if self._stop else ():
+            running.rung, result = rung, running.result()
+            assert result.valid_loss is not None
+            if not collector.goes_on(Report(result, rung, result.valid_loss)):
+                running.stopped = True
+                self._slots.stop(running.trial.id)
+                return
 
 
 def build_request(config: ProgramConfig, argv: Sequence[str], log: Path, environment: Mapping[str, str]) -> Request:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -111,3 +112,8 @@ class StopRule:
         stopper = STOPPERS[self.name](self.first, self.reduction)
         stopper.restore(decisions)
         return stopper
+
+
+def count_stopped(rungs: Iterable[int | None]) -> dict[int, int]:
+    """Return how many trials ended at each rung; `rungs`: of each trial, if it did."""
+    return dict(sorted(Counter(rung for rung in rungs if rung is not None).items()))

@@ -74,6 +74,21 @@ def test_sequential_and_parallel_find_the_same_best_and_are_compared_in_the_repo
     assert "Best of 4 configs tried: x 0.2 (loss 0.26)" in page
 
 
+@pytest.mark.parametrize("mode", ["sequential", "parallel"])
+def test_asha_stops_weak_programs_which_count_with_what_they_had_reached(mode: str) -> None:
+    flags = ["--stop", "asha", "--stop-reduction", "2", "--mode", mode]
+    assert search("one", *flags, command=f"{COMMAND} --sleep=0.2") == 0
+    _, found = ended("one")
+    assert found["best"]["overrides"] == {"x": 0.2}
+    assert found["stop"]["name"] == "asha"
+    stopped = {
+        trial.overrides["x"]: (trial.stopped, trial.epochs, trial.status) for trial in read_trials(Path("runs/one"))
+    }
+    assert stopped[0.2] == (None, 4, "ok")
+    assert stopped[0.9] == (1, 1, "ok")
+    assert sum(found["stop"]["stopped"].values()) == sum(rung is not None for rung, _, _ in stopped.values())
+
+
 def test_highest_value_is_the_best_with_maximize() -> None:
     assert search("one", "--maximize", metric="score") == 0
     _, found = ended("one")
