@@ -36,6 +36,7 @@ METRIC = {
 STATUS = {"ok": "ok", "out_of_memory": "out of memory", "failed": "failed", "stopped": "stopped"}
 ARM = {
     "in_memory": "in memory",
+    "parallel": "several at once",
     "ray": "Ray",
     "solo": "one process",
     "sequential": "one after another",

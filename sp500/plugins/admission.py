@@ -75,14 +75,19 @@ def admit_command(run: Path, command: str, *, trusted: bool) -> None:
         if not trusted:
             raise ConfigError(
                 f"{run}: its command came with a folder of runs and was never given here. It would run as you: read "
-                f"it, and add --trust-source, or give it yourself with --command. It is: {command}"
+                f"it, and add --trust-source, or give it yourself with --command. It is: {_show(command)}"
             )
-        print(f"--trust-source: runs the command of {run}: {command}", file=sys.stderr, flush=True)
+        print(f"--trust-source: runs the command of {run}: {_show(command)}", file=sys.stderr, flush=True)
     _remember(key)
 
 
 def _command_key(command: str) -> str:
     return hashlib.sha256(f"command {command}".encode()).hexdigest()
+
+
+def _show(command: str) -> str:
+    """Return a command without what a terminal would obey."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in command)
 
 
 def _remember(key: str) -> None:

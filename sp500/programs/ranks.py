@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +41,11 @@ def build_environment(rank: Rank, host: str, port: int, run_id: str) -> dict[str
         "OMP_NUM_THREADS": 1 if rank.local_world_size > 1 else usable_cores(),
     }
     return {name: str(value) for name, value in variables.items()}
+
+
+def given_threads() -> dict[str, str]:
+    """Return OMP_NUM_THREADS if the user has set it, which counts more than any default."""
+    return {name: os.environ[name] for name in ("OMP_NUM_THREADS",) if os.environ.get(name)}
 
 
 def rank_folder(run: Path, rank: int) -> Path:

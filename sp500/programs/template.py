@@ -48,8 +48,9 @@ class Template:
         for name in self.names:
             if name not in known:
                 near = difflib.get_close_matches(name, [*known, FOLDER], n=1, cutoff=0.4)
-                hint = f"did you mean {{{near[0]}}}?" if near else f"known names: {', '.join([*known, FOLDER])}"
-                raise ConfigError(f"command: unknown name {{{name}}}; {hint} A brace of the program's own is {{{{")
+                names = f"known names: {', '.join([*known, FOLDER])}; a brace of the program's own is {{{{"
+                hint = f"did you mean {{{near[0]}}}?" if near else names
+                raise ConfigError(f"command: unknown name {{{name}}}; {hint}")
         if unused := [name for name in known if name not in self.names]:
             near = difflib.get_close_matches(unused[0], self.names, n=1, cutoff=0.4)
             hint = f" (it has {{{near[0]}}})" if near else ""

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from sp500.config import TrainConfig
 from sp500.errors import ConfigError
 from sp500.progress import Meter, RunProgress, Unit
+from sp500.runs.experiments import SEARCHES
 from sp500.runs.record import EpochMetrics, PlannedSearch
 from sp500.runs.store import Run
 from sp500.runs.trials import TrialResult, read_trials
@@ -32,7 +33,7 @@ def read(run: Run) -> tuple[datetime, RunProgress] | None:
     if begun.experiment == "train":
         meter = epoch_meter(_settings(run.path, begun.config["train"]), _seeds(run.path), begun.started)
         return begun.started, of_epochs(run.epochs(), meter)
-    if begun.experiment == "tune" and begun.planned:
+    if begun.experiment in SEARCHES and begun.planned:
         return begun.started, of_trials(read_trials(run.path), begun.planned)
     return None
 

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from sp500.errors import ConfigError, SP500Error
+from sp500.programs import ranks
 from sp500.runs.experiments import PROGRAM_SEARCH
 from sp500.runs.record import RunRecord, make_record
 from sp500.runs.results import SearchSummary
@@ -82,6 +83,7 @@ def run_search(
 def choose_arm(config: ProgramSearchSettings, run: Run, stack: ExitStack) -> programs.ProgramArm:
     """Return the arm that the settings name, which ends with the stack."""
     name = config.arm
+    threads = ranks.given_threads() or {"OMP_NUM_THREADS": str(config.trial_cpus)}  # before Ray sets its own
     if name == "ray":
         from sp500.distributed import program_slots
 
@@ -90,9 +92,15 @@ def choose_arm(config: ProgramSearchSettings, run: Run, stack: ExitStack) -> pro
         )
     else:
         slots = programs.LocalSlots(config.at_once if name == "parallel" else 1)
-    threads = config.trial_cpus if name != "sequential" else None
+    environment = {} if name == "sequential" else threads
     arm = programs.ProgramArm(
-        name, config, slots, run.path / "trials", maximize=config.maximize, threads=threads, stop=config.stop_rule
+        name,
+        config,
+        slots,
+        run.path / "trials",
+        maximize=config.maximize,
+        environment=environment,
+        stop=config.stop_rule,
     )
     stack.enter_context(arm)
     return arm
@@ -129,7 +137,7 @@ def build_record(
         "metric": config.metric,
         "maximize": config.maximize,
     }
-    if rule := config.stop_rule:
+    if config.stop_rule:
         summary["stopped"] = stopper.count_stopped(result.stopped for result in results)
     record = make_record(
         config.run_config(),

@@ -33,7 +33,9 @@ def run_program(
     if config.num_workers:
         from sp500.distributed import program_group
 
-        ends, cluster = program_group.run_group(config, run, build_request(config, argv, run.path, {}))
+        ends, cluster = program_group.run_group(
+            config, run, build_request(config, argv, run.path, ranks.given_threads())
+        )
         measured = ranks.measurements(run.path)
         for line in measured:
             on_measurement(line)
@@ -55,7 +57,7 @@ def _run_alone(
     with socket.socket() as free:
         free.bind((LOOPBACK, 0))
         port = free.getsockname()[1]
-    variables = ranks.build_environment(ranks.Rank(), LOOPBACK, port, run.name)
+    variables = ranks.build_environment(ranks.Rank(), LOOPBACK, port, run.name) | ranks.given_threads()
     program = Program(build_request(config, argv, folder / "log", variables))
     measured: list[Measurement] = []
     try:

@@ -190,10 +190,10 @@ class ProgramArm(Arm[Trial]):
         folder: Path,
         *,
         maximize: bool,
-        threads: int | None,
+        environment: Mapping[str, str],
         stop: StopRule | None = None,
     ) -> None:
-        """`threads`: the OMP_NUM_THREADS of a program that has none in its environment."""
+        """`environment`: variables of each program in addition to those of its node."""
         self.name = name  # type: ignore[misc]
         self.at_once = slots.count  # type: ignore[misc]
         self.cores, self.cluster = slots.cores, slots.cluster
@@ -201,7 +201,7 @@ class ProgramArm(Arm[Trial]):
         self._config, self._slots, self._folder = config, slots, folder
         self._stop = stop.make() if stop else None
         self.fingerprint = config.fingerprint
-        self._sign, self._threads = -1 if maximize else 1, threads
+        self._sign, self._environment = -1 if maximize else 1, environment
         self._running: dict[str, Running] = {}
 
     def __exit__(self, *error: object) -> None:
@@ -238,10 +238,7 @@ class ProgramArm(Arm[Trial]):
             collector.add(running.result(End("start", detail=str(error))))
             del self._running[trial.id]
             return
-        self._slots.start(trial.id, build_request(self._config, argv, folder / LOG, self._environment()))
-
-    def _environment(self) -> dict[str, str]:
-        return {"OMP_NUM_THREADS": str(self._threads)} if self._threads else {}
+        self._slots.start(trial.id, build_request(self._config, argv, folder / LOG, self._environment))
 
     def _handle(self, collector: Collector[Trial], running: Running, event: Measurement | End) -> None:
         if isinstance(event, Measurement):
