@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from sp500.programs.output import Measurement
@@ -23,6 +24,7 @@ Cause = Literal["exit", "start", "stopped", "seconds", "memory", "not_finite", "
 """By itself; it could not be started; on request; its limits; a metric that is no finite number; its supervisor."""
 GRACE_SECONDS = 10.0
 NAMES = {number.value: number.name for number in signal.Signals}
+PACKAGES = str(Path(__file__).parents[2])
 REASON = 300
 """Characters of a program's last line that a reason repeats."""
 
@@ -96,6 +98,8 @@ class Program:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
+            # Workers of Ray may have this package from their job's folder, and not installed.
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (PACKAGES, os.environ.get("PYTHONPATH"))))},
             # Signals that a terminal sends to its group reach this process, which stops the program in its own time.
             start_new_session=True,
         )

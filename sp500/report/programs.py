@@ -74,7 +74,7 @@ class ProgramSection(Section):
 def speedup(record: RunRecord, base: RunRecord) -> float | None:
     """Return how many times as fast a run was as another; None unless both did the same epochs and samples."""
     ours, theirs = record.program, base.program
-    if not ours or not theirs or record is base or not ours["epochs"]:
+    if not ours or not theirs or record is base or ours["value"] is None:
         return None
     alike = (ours["epochs"], ours["samples"]) == (theirs["epochs"], theirs["samples"])
     return theirs["seconds"] / ours["seconds"] if alike and ours["seconds"] else None
@@ -99,10 +99,10 @@ def _difference(record: RunRecord, base: RunRecord) -> str:
     ours, theirs = record.program, base.program
     assert ours
     assert theirs
-    if not ours["epochs"] or not theirs["epochs"]:
+    if ours["value"] is None or theirs["value"] is None:
         return f"the program printed no {ours['metric']}, so its epochs are not known"
     if ours["epochs"] != theirs["epochs"]:
-        return f"{some(ours['epochs'], 'epoch')} against {theirs['epochs']}"
+        return f"it ended at epoch {ours['epochs']} against {theirs['epochs']}"
     return f"{fixed(ours['samples'], 0)} samples against {fixed(theirs['samples'], 0)}"
 
 
@@ -119,7 +119,7 @@ def _row(record: RunRecord) -> dict[str, str]:
         "Whole run": seconds(record.seconds.total),
         "CPU seconds": fixed(found["cpu_seconds"], 1),
         "Memory": size(max(found["memory_bytes"])),
-        "Epochs": str(found["epochs"] or NOTHING),
+        "Last epoch": NOTHING if found["value"] is None else str(found["epochs"]),
         "Samples": fixed(found["samples"], 0),
         f"Last {found['metric']}": fixed(found["value"], 6),
         "Run": record.name,

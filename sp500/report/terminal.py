@@ -134,7 +134,7 @@ def _loss(search: SearchSummary) -> str:
 def _program(found: ProgramSummary) -> Iterator[str]:
     samples = "" if found["samples"] is None else f", {found['samples']:,} samples"
     value = f"{found['metric']} {found['value']:.6g}" if found["value"] is not None else f"printed no {found['metric']}"
-    yield f"{value} after {found['epochs']} epochs{samples}; peak {size(max(found['memory_bytes']))} per process tree"
+    yield f"{value} at epoch {found['epochs']}{samples}; peak {size(max(found['memory_bytes']))} per process tree"
 
 
 def _scale(record: RunRecord) -> Iterator[str]:

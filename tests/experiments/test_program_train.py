@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ import pytest
 
 from experiments import compare, train
 from sp500.console.entry import run_script
-from sp500.distributed import program_group
 from sp500.plugins import admission
 from sp500.runs.record import RunRecord
 from sp500.runs.store import RunStore
@@ -35,6 +35,10 @@ if mode == "memory" and rank == 1:
 if mode in ("fail", "memory", "hang"):
     time.sleep(600)
 host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+if mode == "taken" and rank == 0 and not os.path.exists(f"{folder}/tried"):
+    with open(f"{folder}/tried", "w") as file:
+        file.write(str(port))
+    other = socket.create_server((host, port))
 with socket.create_server((host, port)) if rank == 0 else socket.socket() as meeting:
     for _ in range(world - 1) if rank == 0 else ():
         meeting.accept()
@@ -154,31 +158,13 @@ def test_first_rank_that_fails_ends_the_others_and_is_the_reason(
     wait_until_no_process_is_left()
 
 
-def test_port_that_another_process_took_is_replaced(
-    ray_cluster: None, monkeypatch: pytest.MonkeyPatch, folder: Path
-) -> None:
-    import socket
-
-    choose = program_group._choose_address
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        taken = other.getsockname()
-
-        def first_a_taken_one() -> tuple[str, int]:
-            mark = folder / "tried"
-            if mark.exists():
-                return choose()
-            mark.touch()
-            return str(taken[0]), int(taken[1])
-
-        monkeypatch.setattr(program_group, "_choose_address", first_a_taken_one)
-        code, _ = run("two", "--num-workers", "2")
-    assert code == 0
-    assert (folder / "tried").exists()
+def test_port_that_another_process_took_is_replaced(ray_cluster: None, folder: Path) -> None:
+    code, record = run("two", "--num-workers", "2", mode="taken")
+    assert (code, record.status) == (0, "ok")
+    assert (folder / "tried").read_text() != left()[0]["MASTER_PORT"]
 
 
 def test_rank_whose_process_is_killed_is_named(ray_cluster: None) -> None:
-    import threading
-
     def kill() -> None:
         deadline = time.monotonic() + 120
         while 1 not in left() and time.monotonic() < deadline:
