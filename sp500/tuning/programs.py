@@ -150,28 +150,35 @@ class Running:
 
     trial: Trial
     sign: int
-    measured: list[Measurement] = field(default_factory=list)
+    best: Measurement | None = None
+    last: Measurement | None = None
+    epochs: int = 0
     began: float = field(default_factory=time.monotonic)
     rung: int = 0
     """The last one that it came to."""
     stopped: bool = False
     """True if it has its result and was asked to end."""
 
+    def add(self, line: Measurement) -> None:
+        """Take a line with the metric."""
+        self.last, self.epochs = line, max(self.epochs, line.epoch)
+        if self.best is None or self.sign * line.value < self.sign * self.best.value:
+            self.best = line
+
     def result(self, end: End | None = None, metric: str = "") -> TrialResult:
         """Return the result of what it has printed: that of its best line, if it ended well or was stopped."""
         reason = end.reason if end else ""
-        if not reason and not self.measured:
+        if not reason and not self.best:
             last = f"; its last line: {end.tail[-1][:200]}" if end and end.tail else ""
             reason = f"printed no {metric}{last}"
-        best = min(self.measured, key=lambda line: self.sign * line.value, default=None)
         facts: dict[str, Any] = {"status": "failed", "reason": reason}
-        if best and not reason:
-            facts = {"status": "ok", "valid_loss": self.sign * best.value, "best_epoch": best.epoch}
+        if self.best and not reason:
+            facts = {"status": "ok", "valid_loss": self.sign * self.best.value, "best_epoch": self.best.epoch}
         return TrialResult(
             id=self.trial.id,
             overrides=self.trial.overrides,
-            epochs=max((line.epoch for line in self.measured), default=0),
-            samples=(self.measured[-1].samples or 0) if self.measured else 0,
+            epochs=self.epochs,
+            samples=(self.last.samples or 0) if self.last else 0,
             seconds=end.seconds if end else time.monotonic() - self.began,
             cpu_seconds=end.cpu_seconds if end and not reason else None,
             finished=datetime.now(UTC),
@@ -243,7 +250,7 @@ class ProgramArm(Arm[Trial]):
     def _handle(self, collector: Collector[Trial], running: Running, event: Measurement | End) -> None:
         if isinstance(event, Measurement):
             if not running.stopped:
-                running.measured.append(event)
+                running.add(event)
                 self._decide(collector, running, event.epoch)
             return
         del self._running[running.trial.id]
