@@ -32,7 +32,7 @@ from sp500.programs.program import End
 IN, OUT = 0, 1
 TICK = 0.1
 BLOCK = 1 << 16
-TAIL = 5
+TAIL, TAIL_LETTERS = 5, 1000
 # Seconds that a program whose starter is gone may take to end.
 ALONE_SECONDS = 3.0
 PR_SET_PDEATHSIG = 1
@@ -153,7 +153,7 @@ class Tree:
 
     def _take_line(self, line: str) -> None:
         if line.strip():
-            self._tail.append(line.rstrip())
+            self._tail.append(line.rstrip()[:TAIL_LETTERS])
         measurement = self._reader.read(line)
         if measurement is None or self._forced:
             return
