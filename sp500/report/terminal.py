@@ -8,6 +8,7 @@ from pathlib import Path
 from sp500 import formatting
 from sp500.config.task import TaskKind, of_record
 from sp500.formatting import KEPT, NOTHING, against_naive, approx, fixed, seconds, shorten, size
+from sp500.programs.results import ProgramSummary
 from sp500.report import folds
 from sp500.report.models import scores
 from sp500.report.models import verdicts as verdicts_of_models
@@ -15,7 +16,7 @@ from sp500.report.scale import verdicts
 from sp500.report.scale.results import collect, rate
 from sp500.report.search import arms
 from sp500.runs.record import RunRecord, Throughput
-from sp500.runs.results import DataCard, Improvement, ProgramSummary, SearchSummary
+from sp500.runs.results import DataCard, Improvement, SearchSummary
 from sp500.suspicion import find_signs, warn
 
 VERDICTS = {

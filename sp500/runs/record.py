@@ -20,12 +20,12 @@ from sp500.config import RunConfig
 from sp500.config.program import ProgramConfig
 from sp500.machine.cores import usable_cores
 from sp500.plugins import source
+from sp500.programs.results import ProgramSummary
 from sp500.runs.details import Breakdown, Elsewhere
 from sp500.runs.results import (
     DataCard,
     FoldRow,
     Metrics,
-    ProgramSummary,
     Refit,
     ScaleRow,
     SearchSummary,

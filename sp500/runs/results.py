@@ -309,24 +309,6 @@ class SearchSummary(TypedDict):
     break_even: NotRequired[SearchBreakEven | None]
 
 
-class ProgramSummary(TypedDict):
-    """What a program of the user's printed and used."""
-
-    metric: str
-    value: float | None
-    """The last value of the metric; None if it printed none."""
-    epochs: int
-    """The last epoch of its lines."""
-    samples: int | None
-    """Samples trained on, if its last line says so."""
-    seconds: float
-    """Of its slowest rank."""
-    cpu_seconds: float
-    """Of all ranks."""
-    memory_bytes: list[int]
-    """Peak of each rank with all its processes."""
-
-
 class LeftOut(TypedDict):
     """A run that a forecast does not use."""
 

@@ -117,17 +117,45 @@ def build_record(
     resumed: int,
 ) -> RunRecord:
     """Return the record of a search that has just ended. Raises SP500Error when all programs failed."""
-    results, best, fingerprint = ledger.results.values(), ledger.best(), arm.fingerprint
-    if best is None or best.valid_loss is None:
-        reasons = [f"  {result.overrides}: {result.reason}" for result in results]
+    best, fingerprint = _choose_best(ledger), arm.fingerprint
+    summary = _summarize(config, planned, ledger, arm, best)
+    summary["resumed"] = resumed
+    record = make_record(
+        config.run_config(),
+        name=run.name,
+        experiment=PROGRAM_SEARCH,
+        arm=arm.name,
+        cluster=dict(arm.cluster),
+        search=summary,
+        samples=sum(result.samples for result in ledger.results.values()),
+        peak_memory_bytes=arm.peak_bytes or None,
+        best_epoch=best.best_epoch,
+    )
+    spent = record.seconds.model_copy(update={"search": seconds})
+    # The fingerprint is of the content that it began with, whatever its script is now.
+    return record.model_copy(update={"fingerprint": fingerprint, "seed": config.search_seed, "seconds": spent})
+
+
+def _choose_best(ledger: Ledger) -> TrialResult:
+    best = ledger.best()
+    if best is None:
+        reasons = [f"  {result.overrides}: {result.reason}" for result in ledger.results.values()]
         raise SP500Error("\n".join([f"all {len(reasons)} programs failed:", *reasons[:5]]))
+    return best
+
+
+def _summarize(
+    config: ProgramSearchSettings, planned: ProgramPlan, ledger: Ledger, arm: programs.ProgramArm, best: TrialResult
+) -> SearchSummary:
+    results, rule = ledger.results.values(), config.stop_rule
+    assert best.valid_loss is not None
     summary: SearchSummary = {
         "space": planned.space.name,
         "method": planned.method,
-        "key": key(ledger.results, fingerprint),
+        "key": key(ledger.results, arm.fingerprint),
         "configs": len(results),
         "failed": sum(result.status != "ok" for result in results),
-        "resumed": resumed,
+        "resumed": 0,
         "rerun": ledger.rerun,
         "trial_seconds": sum(result.seconds for result in results),
         "cores": arm.cores,
@@ -137,19 +165,6 @@ def build_record(
         "metric": config.metric,
         "maximize": config.maximize,
     }
-    if config.stop_rule:
+    if rule:
         summary["stopped"] = stopper.count_stopped(result.stopped for result in results)
-    record = make_record(
-        config.run_config(),
-        name=run.name,
-        experiment=PROGRAM_SEARCH,
-        arm=arm.name,
-        cluster=dict(arm.cluster),
-        search=summary,
-        samples=sum(result.samples for result in results),
-        peak_memory_bytes=arm.peak_bytes or None,
-        best_epoch=best.best_epoch,
-    )
-    spent = record.seconds.model_copy(update={"search": seconds})
-    # The fingerprint is of the content that it began with, whatever its script is now.
-    return record.model_copy(update={"fingerprint": fingerprint, "seed": config.search_seed, "seconds": spent})
+    return summary
