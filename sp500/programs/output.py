@@ -31,17 +31,20 @@ class Lines:
     """Cuts output that comes in blocks into lines. A carriage return ends a line, since progress bars use it."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest = bytearray()
 
     def add(self, block: bytes) -> list[str]:
         """Return the lines that ended in this block."""
-        *lines, rest = END.split(self._rest + block)
-        self._rest = rest[:LONGEST]
+        first, *others = END.split(block)
+        self._rest += first[: LONGEST - len(self._rest)]  # the beginning of a line that is too long
+        if not others:
+            return []
+        lines, self._rest = [self._rest, *others[:-1]], bytearray(others[-1][:LONGEST])
         return [_decode(line) for line in lines]
 
     def end(self) -> list[str]:
         """Return the last line, which lacks its end."""
-        rest, self._rest = self._rest, b""
+        rest, self._rest = self._rest, bytearray()
         return [_decode(rest)] if rest else []
 
 
@@ -112,5 +115,5 @@ def _number(value: object) -> float | None:
         return None
 
 
-def _decode(line: bytes) -> str:
+def _decode(line: bytes | bytearray) -> str:
     return line[:LONGEST].decode(errors="replace")
