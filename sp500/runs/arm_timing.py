@@ -45,7 +45,7 @@ def run_all(config: RunConfig, run: Run, *, resume: bool, overwrite: bool) -> Ru
     """
     store = RunStore(config.io.save_dir)
     earlier = ["--resume"] if resume else ["--overwrite"] if overwrite else []
-    names = {arm: f"{run.name}-{arm}" for arm in compare.CONFIG_ARMS}
+    names = {arm: f"{run.name}-{arm}" for arm in compare.ARMS}
     records: dict[str, RunRecord] = {}
     timed: dict[str, Mapping[str, float | None]] = {}
     for arm, name in names.items():

@@ -11,9 +11,9 @@ from typing import Any
 from sp500.runs.record import RunRecord
 from sp500.runs.results import ArmRow, ConfigsOnCores, SearchBreakEven, SearchComparison, SearchSummary
 
-CONFIG_ARMS = ("sequential", "packed", "ray")
+ARMS = ("sequential", "packed", "ray")
 """One config at a time in one process; packs in processes of this machine; packs under Ray Tune."""
-ARMS = ("sequential", "packed", "parallel", "ray")
+EVERY_ARM = ("sequential", "packed", "parallel", "ray")
 """Those, and of programs: several at once on this machine."""
 MOST_OTHERS, LEAST_CPU = 0.1, 0.8
 """Share of the machine's cores that others may take, and of its seconds that a trial has to compute, on a machine whose
@@ -32,7 +32,7 @@ def searches(
     packed seconds, `ray_speedup` packed over Ray's; `metric_gap` is the largest relative gap of the best validation
     losses.
     """
-    ran = {arm: search for arm in ARMS if arm in records and (search := records[arm].search)}
+    ran = {arm: search for arm in EVERY_ARM if arm in records and (search := records[arm].search)}
     rows = {arm: _row(records[arm], search, (timed or {}).get(arm, {})) for arm, search in ran.items()}
     for row in rows.values():
         row["speedup_over_sequential"] = _over(rows.get("sequential"), row)
@@ -125,7 +125,7 @@ def newest_search(records: Sequence[RunRecord]) -> tuple[dict[str, RunRecord], R
     if newest.arm == "all":
         by_name = {record.name: record for record in alike}
         return {arm: by_name[name] for arm, name in newest.search["runs"].items() if name in by_name}, newest
-    return {record.arm: record for record in alike if record.arm in ARMS}, None
+    return {record.arm: record for record in alike if record.arm in EVERY_ARM}, None
 
 
 def relative_gap(first: float, second: float) -> float:

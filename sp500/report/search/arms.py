@@ -15,7 +15,7 @@ from sp500.formatting import TIMES, fixed, gap, join, percent, seconds, some
 from sp500.report.plot_style import BLUE, GREY, ORANGE, Figure, apply_style, bar, canvas, render
 from sp500.report.tables import Table, table
 from sp500.runs import compare
-from sp500.runs.compare import CONFIG_ARMS
+from sp500.runs.compare import ARMS
 from sp500.runs.results import ArmRow, SearchSummary
 
 NAMES = {"sequential": "one after another", "packed": "packed without Ray", "ray": "Ray Tune"}
@@ -37,7 +37,7 @@ def sentences(numbers: Numbers) -> list[str]:
     if not arms:
         return []
     lines = [*_busy(arms), _split(numbers), _agreement(numbers), *_break_even(numbers)]
-    if missing := [arm for arm in CONFIG_ARMS if arm not in arms]:
+    if missing := [arm for arm in ARMS if arm not in arms]:
         flags = join([f"--mode {arm}" for arm in missing])
         lines.append(f"To tell what packing and Ray Tune each bought, run experiments/tune.py with {flags} too.")
     return [sentence for sentence in lines if sentence]

@@ -153,7 +153,7 @@ def newest(records: Sequence[RunRecord], trials: Mapping[str, Sequence[TrialResu
     if timed is not None and timed.search is not None:
         numbers = _comparison(timed.search)
     names = PROGRAM_NAMES if any(record.search and record.search.get("metric") for record in arms.values()) else NAMES
-    ran = [(names[arm], arms[arm], trials.get(arms[arm].name, [])) for arm in compare.ARMS if arm in arms]
+    ran = [(names[arm], arms[arm], trials.get(arms[arm].name, [])) for arm in compare.EVERY_ARM if arm in arms]
     relative = any(len({trial.dataset for trial in results}) > 1 for _, _, results in ran)
     sides = [_side(*run_of_arm, relative=relative) for run_of_arm in ran]
     newer = max((side.record for side in sides), key=lambda record: record.finished, default=None)
