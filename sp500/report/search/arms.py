@@ -62,7 +62,7 @@ def of_programs(numbers: Numbers) -> list[str]:
     ]
     if missing := [f"--mode {arm}" for arm in PROGRAM_NAMES if arm not in arms]:
         lines.append(f"To compare, run the same search under another --name with {join(missing)} too.")
-    return [*_busy(arms), *lines, _agreement(numbers)] if arms else []
+    return [line for line in (*_busy(arms, PROGRAM_NAMES), *lines, _agreement(numbers)) if line]
 
 
 def halving(search: SearchSummary) -> list[str]:
@@ -135,7 +135,7 @@ def figure(numbers: Numbers, names: Mapping[str, str] = NAMES) -> Figure | None:
     return render(chart, "seconds", "Seconds from the start of the process to its end; shorter is better.")
 
 
-def _busy(arms: Mapping[str, ArmRow]) -> list[str]:
+def _busy(arms: Mapping[str, ArmRow], names: Mapping[str, str] = NAMES) -> list[str]:
     """Return the warning that the seconds of some arms are not reliable, and why; before them."""
     reasons = []
     for arm, row in arms.items():
@@ -143,7 +143,7 @@ def _busy(arms: Mapping[str, ArmRow]) -> list[str]:
             others, own = row.get("others_share"), row.get("cpu_share")
             parts = [f"other programs took {percent(others, 0)} of the cores"] if others else []
             parts += [f"its trials computed in {percent(own, 0)} of their time"] if own is not None else []
-            reasons.append(f"{(NAMES | PROGRAM_NAMES)[arm] if arm != 'ray' else 'Ray'}: {join(parts)}")
+            reasons.append(f"{names[arm]}: {join(parts)}")
     if not reasons:
         return []
     return [
