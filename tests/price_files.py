@@ -14,10 +14,10 @@ NEWS = 0.006
 """Of the next day's log return, for each unit of the column `news`."""
 
 
-def make_table(days: int = 700) -> pd.DataFrame:
+def make_table(days: int = 700, start: str = "2015-01-02") -> pd.DataFrame:
     """Return rows of two tickers; half of the next return is known from `news`, nothing from `mood`."""
     generator = np.random.default_rng(7)
-    dates = sessions.between(pd.Timestamp("2015-01-02"), pd.Timestamp("2019-12-31"))[:days]
+    dates = sessions.between(pd.Timestamp(start), pd.Timestamp("2019-12-31"))[:days]
     parts = []
     for ticker in TICKERS:
         news, moves = generator.standard_normal(days), 0.008 * generator.standard_normal(days)

@@ -11,6 +11,7 @@ import price_files
 import pytest
 import torch
 import your_own
+from scipy import stats
 from sklearn.linear_model import QuantileRegressor
 
 import sp500
@@ -201,6 +202,29 @@ def test_example_of_the_page_finds_that_volatility_is_persistent(
     assert record.metrics["test"]["improvement"]["metric"] == "loss"
 
 
+@pytest.mark.parametrize(
+    ("task", "data", "low"),
+    [
+        ("returns", {"features": ("log_return", "sentiment")}, 0.1),
+        ("surprise.py:Surprise", {}, 0.1),
+        ("relative.py:Relative", {"features": ("log_return", "sentiment")}, 0.02),
+        ("low.py:Low", {"features": ("log_return", "sentiment")}, 0.0),
+    ],
+)
+def test_blocks_at_the_top_of_the_page_learn_what_the_column_says(
+    here: Path, task: str, data: dict[str, Any], low: float
+) -> None:
+    your_own.write(here)
+    table = price_files.make_table().rename(columns={"news": "sentiment"})
+    price_files.write(here / "quant.csv", table)
+    record = train(task, data=data, epochs=60, early_stop_patience=20)
+    assert record.metrics["test"]["improvement"]["value"] > low
+    assert record.breakdown is not None
+    assert [score["ticker"] for score in record.breakdown["tickers"]] == ["AAA", "BBB"]
+    rules = [strategy["name"] for strategy in record.breakdown["strategies"]]
+    assert rules == ([] if "low" in task else ["model", "buy_and_hold"])  # two tickers are no portfolios
+
+
 # Losses.
 
 
@@ -275,6 +299,21 @@ def test_quantile_of_a_linear_model_is_that_of_scikit_learn(here: Path) -> None:
     assert record.metrics["test"]["pinball"] == pytest.approx(pinball, rel=0.03)
     assert record.metrics["test"]["coverage"] == pytest.approx(0.9, abs=0.06)
     assert record.metrics["test"]["improvement"]["low"] > 0
+
+
+def test_tenth_percentile_covers_a_tenth_and_beats_the_empirical_quantile(here: Path) -> None:
+    price_files.write(here / "quant.csv", price_files.make_table(4900, "2000-01-03"))
+    data = {"features": ("log_return", "news"), "window": 1}
+    record = train(data=data, loss="quantile", quantile=0.1, epochs=40, early_stop_patience=0)
+    assert record.metrics["test"]["samples"] > 1400
+    assert record.metrics["test"]["coverage"] == pytest.approx(0.1, abs=0.02)
+    gain, naive = record.metrics["test"]["improvement"], record.metrics["naive"]["constant"]
+    assert (gain["over"], gain["metric"]) == ("constant", "pinball")
+    assert gain["low"] > 0
+    # Of a tenth percentile below a normal return: its expected pinball loss is its deviation times the density there.
+    deviation = float(np.hypot(0.008, price_files.NEWS))
+    assert naive["pinball"] == pytest.approx(deviation * stats.norm.pdf(stats.norm.ppf(0.1)), rel=0.06)
+    assert record.metrics["test"]["pinball"] == pytest.approx(0.008 * stats.norm.pdf(stats.norm.ppf(0.1)), rel=0.06)
 
 
 def test_loss_alone_overridden_has_the_verdict_of_the_same_loss_by_name(here: Path) -> None:
