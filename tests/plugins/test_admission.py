@@ -61,6 +61,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)
     your_own.write(tmp_path)
+    Path("forecasts.csv").write_text("date,ticker,forecast\n2020-01-02,^GSPC,0.001\n")
     yield tmp_path
     for name in [name for name in sys.modules if name.partition(".")[0] in {"shop", "elsewhere"}]:
         del sys.modules[name]
@@ -68,7 +69,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def payload(mark: Path) -> str:
     """The Python of the run, which leaves a mark when it runs, and then ends whatever trains."""
-    return Path("biopsies.py").read_text() + f"\n\nopen({str(mark)!r}, 'w')\nraise ImportError\n"
+    mine = "\n\nimport sp500\n\n\nclass Mine(sp500.PriceTask):\n    features = ('log_return',)\n"
+    return Path("biopsies.py").read_text() + f"{mine}\n\nopen({str(mark)!r}, 'w')\nraise ImportError\n"
 
 
 DOORS = {
@@ -112,6 +114,8 @@ def forge(theirs: Path, door: str, part: str) -> Path:
 
 def name_parts(settings: dict[str, Any], place: str, part: str) -> dict[str, Any]:
     """Settings with the task or the model from this place, and a built-in one as the other."""
+    if part == "price task":
+        return {**settings, "task": f"{place}:Mine", "model": {"kind": "linear"}}
     if part == "task":
         return {**settings, "task": f"{place}:Biopsies", "model": {"kind": "mlp"}}
     return {**settings, "task": "returns", "model": {**settings["model"], "kind": f"{place}:Residual"}}
@@ -157,6 +161,13 @@ def best_of(flags: list[str]) -> object:
     return sp500.walk_forward(name="two", best_of="evil", folds=2, trust_source=bool(flags))
 
 
+def judged(flags: list[str]) -> object:
+    """Judge again what a run of `sp500 judge` judged, as it would be if the sender's were one."""
+    with (EVIL / "config.yaml").open("a") as file:
+        file.write("file: forecasts.csv\n")
+    return cli(["judge", "forecasts.csv", "--name", "evil", "--resume", *flags])
+
+
 RUNNING: dict[str, Callable[[list[str]], object]] = {
     "train --resume": killed(experiment(train, "--name", "evil", "--resume", "--train.epochs", "1")),
     "train --config": experiment(train, "--name", "two", "--config", str(EVIL / "config.yaml")),
@@ -183,6 +194,11 @@ RUNNING: dict[str, Callable[[list[str]], object]] = {
     "models promote": lambda flags: cli(["models", "promote", "evil", *flags]),
     "runs fetch, serve": fetched,
     "Predictor": predictor,
+    "judge --config": lambda flags: cli(
+        ["judge", "forecasts.csv", "--name", "two", "--config", str(EVIL / "config.yaml"), *flags]
+    ),
+    "judge --resume": killed(judged),
+    "importance": lambda flags: cli(["importance", "evil", *flags]),
 }
 """What would run the Python of a run that is trusted."""
 READING: dict[str, Callable[[list[str]], object]] = {
@@ -196,6 +212,9 @@ READING: dict[str, Callable[[list[str]], object]] = {
         ["jobs", "submit", "--dry-run", "--", "python", "experiments/train.py", "--name", "evil", "--resume"]
     ),
     "jobs forecast": lambda flags: cli(["jobs", "forecast"]),
+    "judge --dry-run": lambda flags: cli(
+        ["judge", "forecasts.csv", "--name", "two", "--config", str(EVIL / "config.yaml"), "--dry-run"]
+    ),
     "models list": lambda flags: cli(["models", "list"]),
 }
 """What imports nothing of a user's, trusted or not."""
@@ -211,16 +230,16 @@ def act(verb: Callable[[list[str]], object], *flags: str) -> object:
 
 def reads_config(verb: str) -> bool:
     """Whether a verb reads config.yaml."""
-    return "--resume" in verb or "config" in verb or verb in {"tune --dry-run", "scale --dry-run", "train --dry-run"}
+    return "--resume" in verb or "config" in verb or verb.endswith("--dry-run")
 
 
-@pytest.mark.parametrize("part", ["task", "model"])
 @pytest.mark.parametrize(
-    ("verb", "door"),
+    ("verb", "door", "part"),
     [
-        (verb, door)
+        (verb, door, part)
         for verb in (*RUNNING, *READING)
         for door in DOORS
+        for part in ("task", "model", *(["price task"] if door == "file" else []))
         if door != "file without config.yaml" or not reads_config(verb)
     ],
 )
@@ -240,10 +259,11 @@ def test_python_of_a_run_that_did_not_begin_here_does_not_run(
         assert re.search("was never given here|is not the file that its run was trained with", said)
 
 
+@pytest.mark.parametrize("part", ["model", "price task"])
 @pytest.mark.parametrize("verb", RUNNING)
-def test_python_of_a_run_that_is_trusted_runs(verb: str, theirs: Path) -> None:
+def test_python_of_a_run_that_is_trusted_runs(verb: str, part: str, theirs: Path) -> None:
     """Each verb of the test above would run it."""
-    mark = forge(theirs, "file", "model")
+    mark = forge(theirs, "file", part)
     act(RUNNING[verb], "--trust-source")
     assert mark.exists()
 
