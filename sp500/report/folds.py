@@ -97,7 +97,7 @@ class FoldSection(Section):
 def verdict(record: RunRecord) -> str:
     """Return how many folds the model won against the best naive forecast, by how much, and whether by luck."""
     rows, name = _good(record), model_name(record.config["model"])
-    subject = Group(record.name, record.config["task"], record, [], []).subject
+    subject = Group(record.name, formatting.reference_name(record.config["task"]), record, [], []).subject
     metric = METRIC.get(rows[0]["improvement"]["metric"], "test error")
     trained = [row for row in rows if row["best_epoch"] != 0]
     kept, better = len(rows) - len(trained), record.metrics["better"]

@@ -50,7 +50,7 @@ def test_columns_of_a_long_file_are_features_next_to_built_in_ones(source: str) 
 def test_columns_not_asked_for_are_named_in_one_line_and_change_nothing(source: str, tmp_path: Path) -> None:
     prices = load(DataConfig(source=source))
     assert [fault.detail for fault in prices.faults] == [
-        "news, mood, sector are not asked for with data.features; left out"
+        "news, mood, sector: not asked for with data.features; left out"
     ]
     plain = load(DataConfig(source=price_files.write(tmp_path / "plain.csv", LONG[["date", "ticker", "close"]])))
     assert prices.sha256 == plain.sha256

@@ -323,8 +323,8 @@ def _long(frame: pd.DataFrame, path: Path, columns: Collection[str] | None, faul
     known = usual | ({name for name in frame.columns if _holds_numbers(frame[name])} if columns is None else {*columns})
     unused = [name for name in frame.columns if name not in known and name not in UNUSED]
     if unused:
-        why = "hold no numbers" if columns is None else "are not asked for with data.features"
-        detail = f"{', '.join(unused)} {why}; left out"
+        why = "without numbers" if columns is None else "not asked for with data.features"
+        detail = f"{', '.join(unused)}: {why}; left out"
         faults.append(Fault("unused", "*", f"{some(len(unused), 'column')}", detail, repaired=True))
     frame = frame[[name for name in frame.columns if name in known]].copy()
     nameless = frame["ticker"].isna() | (frame["ticker"].astype(str).str.strip() == "")
