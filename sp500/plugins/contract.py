@@ -27,6 +27,7 @@ OPTIONAL = {
     "optimizer": "def optimizer(self, model: nn.Module, config: RunConfig) -> Optimizer:",
     "optimizers": "def optimizers(self, model: nn.Module, config: RunConfig) -> dict[str, Optimizer]:",
     "lr_factor": "def lr_factor(self, step: int, steps: int) -> float:",
+    "step": "def step(self, trainer: Trainer, batch: Batch) -> Tensor:",
     "transform": ("def transform(self, x: Tensor, target: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:"),
     "mix": (
         "def mix(self, x: Tensor, target: Tensor, x2: Tensor, target2: Tensor, rng: np.random.Generator) -> "

@@ -218,6 +218,8 @@ class _Fitting:
         self.stepper.start(number)
         done = self._train(number)
         share_statistics(self.model, self.worker)
+        if self.stepper.trainer:
+            self.stepper.trainer.compare_weights()
         with self.stepper.judged():
             self._judge(number, done)
 

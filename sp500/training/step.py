@@ -15,11 +15,13 @@ from torch import Tensor, nn
 
 from sp500.config import RunConfig, TrainConfig
 from sp500.data.batches import Batch, parts
+from sp500.errors import ConfigError
 from sp500.models import dropout, stack
 from sp500.training import ddp
 from sp500.training.average import Average
 from sp500.training.optimizer import Optimizers
-from sp500.training.task import Scheduled, Task
+from sp500.training.task import Scheduled, Stepping, Task
+from sp500.training.trainer import Trainer
 from sp500.training.worker import Worker
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -43,8 +45,13 @@ class Stepper:
             stack.recompute(model)
         if train.compile:
             ddp.import_compiler()
+        if own_step := isinstance(task, Stepping):
+            check_own_step(train)
         # A user's model may have layers that some batches do not use, which DDP has to look for in every step.
-        self._wrapped = worker.wrap(model, train.parallel, find_unused=bool(config.own_task or config.model.own))
+        find_unused = bool(config.own_task or config.model.own)
+        self._wrapped = (
+            model.to(worker.device) if own_step else worker.wrap(model, train.parallel, find_unused=find_unused)
+        )
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.dropout = dropout.Source(model, train.seed, dtype=DTYPES[train.dtype], device=worker.device)
         if train.compile:
@@ -54,6 +61,8 @@ class Stepper:
         self.average = Average(model, train.ema) if train.ema else None
         self.optimizers = Optimizers(task.optimizers(model, config), own=own)
 
+        self.trainer = Trainer(model, self.optimizers, self.dropout, config, worker) if own_step else None
+
     def start(self, epoch: int) -> None:
         """Begin an epoch."""
         self.dropout.start(epoch)
@@ -61,8 +70,22 @@ class Stepper:
 
     def take(self, batch: Batch, step: int) -> Tensor:
         """Update the weights. Returns the loss summed over this rank's windows. `step` counts from 0."""
-        train = self._config.train
         self._schedule(step)
+        loss_sum = self._take_own(batch, step) if self.trainer else self._take(batch)
+        if self.average:
+            self.average.update(step)
+        return loss_sum
+
+    def _take_own(self, batch: Batch, step: int) -> Tensor:
+        """Take the step of the task."""
+        assert self.trainer is not None
+        assert isinstance(self._task, Stepping)
+        self.trainer.begin(batch, step)
+        return self._task.step(self.trainer, batch).detach() * bool(batch.count)
+
+    def _take(self, batch: Batch) -> Tensor:
+        """Update by the gradient of the task's loss, by all optimisers at once."""
+        train = self._config.train
         for optimizer in self.optimizers.named.values():
             optimizer.zero_grad(set_to_none=True)
         *first, last = parts(batch, train.micro_batch)
@@ -79,8 +102,6 @@ class Stepper:
             loss_sum = loss_sum + 0.0 * norm
         for optimizer in self.optimizers.named.values():
             optimizer.step()
-        if self.average:
-            self.average.update(step)
         return loss_sum
 
     def judged(self) -> AbstractContextManager[None]:
@@ -116,6 +137,18 @@ class Stepper:
         # Ranks' gradients are averaged; times world over total makes that the mean over the global batch.
         (loss * (self._worker.world / max(part.targets, 1))).backward()
         return loss.detach()
+
+
+def check_own_step(train: TrainConfig) -> None:
+    """Raise ConfigError for settings that a task with a step of its own cannot have."""
+    unfit = {
+        "parallel fsdp": (train.parallel == "fsdp", "FSDP gathers weights around one pass of the whole model"),
+        "micro_batch": (train.micro_batch > 0, "a step sees all of its worker's windows"),
+        "compile": (train.compile, "a step calls parts of the model"),
+    }
+    for name, (given, reason) in unfit.items():
+        if given:
+            raise ConfigError(f"train.{name} does not go with a task that has its own step: {reason}; leave it out")
 
 
 def lr_factor(train: TrainConfig, step: int, steps: int) -> float:

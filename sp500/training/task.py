@@ -14,12 +14,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from sp500.config import RunConfig
+from sp500.data.batches import Batch
 from sp500.data.prices import Prices
 from sp500.data.windows import Dataset, Windows
 from sp500.models import catalog
 from sp500.runs.details import Breakdown
 from sp500.runs.results import Metrics
 from sp500.training import optimizer
+from sp500.training.trainer import Trainer
 
 
 @runtime_checkable
@@ -85,6 +87,15 @@ class Measuring(Protocol):
 
     def measure(self, outputs: Tensor, targets: Tensor) -> dict[str, Sums]:
         """Return numbers by name of outputs [batch, output] against the targets [batch] of validation windows."""
+        ...
+
+
+@runtime_checkable
+class Stepping(Protocol):
+    """A task with a training step of its own, such as a GAN's."""
+
+    def step(self, trainer: Trainer, batch: Batch) -> Tensor:
+        """Update the weights by `trainer.update`. Returns the loss to report, summed over this worker's windows."""
         ...
 
 
