@@ -58,6 +58,9 @@ class Stepper:
             self.dropout.disable_compile()
             self._wrapped = torch.compile(self._wrapped)  # type: ignore[assignment] # it is a module
         own = (type(task).optimizer, type(task).optimizers) != (Task.optimizer, Task.optimizers)
+        # Asked once: of a protocol, each question takes longer than a small layer's pass.
+        self._lr_factor = task.lr_factor if isinstance(task, Scheduled) else None
+        self._step = task.step if isinstance(task, Stepping) else None
         self.average = Average(model, train.ema) if train.ema else None
         self.optimizers = Optimizers(task.optimizers(model, config), own=own)
 
@@ -78,10 +81,10 @@ class Stepper:
 
     def _take_own(self, batch: Batch, step: int) -> Tensor:
         """Take the step of the task."""
-        assert self.trainer is not None
-        assert isinstance(self._task, Stepping)
+        assert self.trainer
+        assert self._step
         self.trainer.begin(batch, step)
-        return self._task.step(self.trainer, batch).detach() * bool(batch.count)
+        return self._step(self.trainer, batch).detach() * bool(batch.count)
 
     def _take(self, batch: Batch) -> Tensor:
         """Update by the gradient of the task's loss, by all optimisers at once."""
@@ -115,8 +118,8 @@ class Stepper:
     def _schedule(self, step: int) -> None:
         """Set learning rate and momentum of a step."""
         train = self._config.train
-        if isinstance(self._task, Scheduled):
-            self.optimizers.scale_rates(self._task.lr_factor(step, self._steps))
+        if self._lr_factor:
+            self.optimizers.scale_rates(self._lr_factor(step, self._steps))
         elif train.schedule != "constant" or train.warmup:
             self.optimizers.scale_rates(lr_factor(train, step, self._steps))
         if train.schedule == "onecycle":
