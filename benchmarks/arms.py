@@ -58,8 +58,10 @@ def search(base: Path, trees: Mapping[str, Path], *, quick: bool) -> Part:
             another = "another model" if script == "grid_search" else ""
             settings = {"fused": False, "patience": patience, **job, **more}
             arms.append(Arm(label, (table,), _peer(table, script, settings), another=another))
-    full = Table(f"{EPOCHS} epochs", "seconds", "tune.py packed", equal={"epochs": 0.0, "loss": 2e-3})
-    return Part(arms, [full, replace(full, name=f"patience {PATIENCE}", equal={"epochs": 0.25, "loss": 2e-3})])
+    full = Table(f"{EPOCHS} epochs", "seconds", "tune.py packed", equal={"trials": 0.0, "epochs": 0.0, "loss": 2e-3})
+    return Part(
+        arms, [full, replace(full, name=f"patience {PATIENCE}", equal={"trials": 0.0, "epochs": 0.25, "loss": 2e-3})]
+    )
 
 
 def _tune(table: str, tree: Path, flags: Sequence[str]) -> Callable[[Path], Mapping[str, Figures]]:

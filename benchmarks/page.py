@@ -31,7 +31,7 @@ EXTRA = {
 """Further figures that a table shows, as medians."""
 HEADER = """# Benchmarks
 
-Written by `python benchmarks/run.py page` from the results in `benchmarks/results/`. Programs ran in turns within one
+Written by `python benchmarks/run.py page` from the results kept next to it. Programs ran in turns within one
 run. *Ours is* says how many times as fast ours is, turn by turn: the median, and the lowest and highest of all turns.
 Peers are written as their documentation shows ([benchmarks/peers](../benchmarks/peers/)).
 """
