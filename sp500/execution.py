@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import yaml
+from pydantic import ConfigDict
 
 from sp500.config import IOConfig, RunConfig
 from sp500.config.frozen import Frozen, setting
@@ -115,6 +116,8 @@ class Runnable(Frozen):
 
 class Experiment(RunConfig, Runnable):
     """Settings of an experiment: a run's, and what the script adds."""
+
+    model_config = ConfigDict(extra="allow")  # the task's section, as RunConfig has it; the last base forbids it
 
     resume: bool = setting(False, agents=True)
     """Continue the run of that name; an ended one prints its record."""
