@@ -1,30 +1,17 @@
 """A job's workers reach the experiment that it runs: as SP500_WORLD_SIZE, under every flag and setting."""
 
-import importlib.util
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
+from sp500.commands.experiments import scale, train, tune, walk_forward
 from sp500.commands.submission import submit
 from sp500.console import entry
 from sp500.errors import ConfigError
 from sp500.jobs.spec import JobSpec
 
 ROOT = Path(__file__).parents[2]
-
-
-def script(name):
-    """An experiment's module, from its file."""
-    spec = importlib.util.spec_from_file_location(f"script_{name}", ROOT / "experiments" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where pydantic looks names up
-    spec.loader.exec_module(module)
-    return module
-
-
-train, tune, scale, walk_forward = map(script, ("train", "tune", "scale", "walk_forward"))
 
 
 @pytest.fixture

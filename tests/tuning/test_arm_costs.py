@@ -132,7 +132,10 @@ IMAGES = {"task": "images", "model": {"kind": "cnn", "hidden": 64}, "train": {"b
     ids=["18 MLPs", "108 MLPs", "12 LSTMs", "6 GPTs", "6 CNNs"],
 )
 def test_auto_takes_the_arm_that_ends_first_by_seconds_near_the_measured_ones(space, settings, alone, cluster):
-    """`alone`: measured seconds of all configs one after another on one core (docs/LOG.md, 2026-11-26)."""
+    """`alone`: seconds of all configs one after another on one core.
+
+    MLPs as measured (docs/LOG.md); GPTs and CNNs from measured steps; LSTMs from those of two of the three widths.
+    """
     base = catalog.resolve(RunConfig(**settings))
     plan = Plan(space, "grid", space.size, "auto", Limits())
     data = trial_data.prepare([base])
