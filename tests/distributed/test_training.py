@@ -55,11 +55,23 @@ def actors() -> dict[psutil.Process, str]:
 
 
 def test_one_ray_worker_equals_solo_bit_for_bit_and_needs_one_other_process(ray_cluster, solo, tmp_path):
-    before, seen = actors(), {}
-    assert trained(settings(1), tmp_path, lambda epoch: seen.update(actors())).metrics == solo.metrics
+    before, seen, ended = actors(), dict(actors()), threading.Event()
+    watcher = threading.Thread(target=watch, args=(seen, ended))  # the worker trains for less than a second
+    watcher.start()
+    try:
+        assert trained(settings(1), tmp_path).metrics == solo.metrics
+    finally:
+        ended.set()
+        watcher.join()
     new = {name for process, name in seen.items() if process not in before}
     assert new <= {"RayTrainWorker", "SynchronizationActor"}
     assert "RayTrainWorker" in new
+
+
+def watch(seen: dict[psutil.Process, str], ended: threading.Event) -> None:
+    """Collect the actors that are there until `ended`."""
+    while not ended.wait(0.01):
+        seen.update(actors())
 
 
 def train_workers() -> list[psutil.Process]:
