@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from experiments import train
 from sp500 import execution
+from sp500.commands.experiments import train
 from sp500.errors import ConfigError
 
 CODE = """
@@ -56,5 +56,5 @@ def test_missing_package_is_named_before_there_is_a_run(tmp_path, monkeypatch, m
     monkeypatch.setitem(sys.modules, missing, None)
     config = train.Train.model_validate({"io": {"save_dir": tmp_path / "runs"}, **settings})
     with pytest.raises(ConfigError, match=rf"{missing} is not installed: pip install 'sp500\[{extra}\]'"):
-        execution.execute(config, train.main)
+        execution.execute(config, train.act)
     assert not (tmp_path / "runs").exists()

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments import compare, tune
-from sp500.console.entry import run_script
+from sp500.commands.experiments import compare, tune
 from sp500.plugins import admission
 from sp500.runs.record import RunRecord
 from sp500.runs.results import SearchSummary
@@ -49,7 +48,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def search(name: str, *flags: str, command: str = COMMAND, metric: str = "loss") -> int:
     words = ["--command", command, "--space", "space.yaml", "--metric", metric, "--name", name]
-    return tune.run([*words, *flags])
+    return tune.main([*words, *flags])
 
 
 def ended(name: str) -> tuple[RunRecord, SearchSummary]:
@@ -66,7 +65,7 @@ def test_sequential_and_parallel_find_the_same_best_and_are_compared_in_the_repo
     assert first["best"]["valid_loss"] == pytest.approx(0.01 + 1 / 4)
     assert first["key"] == second["key"]
     assert (one.fingerprint, one.samples, one.best_epoch) == (two.fingerprint, 4 * 40, 4)
-    assert run_script(compare.Compare, compare.main, []) == 0
+    assert compare.main([]) == 0
     page, numbers = Path("runs/report/report.md").read_text(), json.loads(Path("runs/report/report.json").read_text())
     assert {"sequential", "parallel"} == numbers["search"]["arms"].keys()
     assert numbers["search"]["same_best"]
@@ -93,7 +92,7 @@ def test_highest_value_is_the_best_with_maximize() -> None:
     _, found = ended("one")
     assert found["best"]["overrides"] == {"x": 0.9}
     assert found["best"]["valid_loss"] == -0.9
-    assert run_script(compare.Compare, compare.main, []) == 0
+    assert compare.main([]) == 0
     assert "(score 0.9)" in Path("runs/report/report.md").read_text()
 
 
@@ -120,7 +119,7 @@ def test_wrong_search_is_refused_before_there_is_a_run(
     flags: list[str], message: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     try:
-        code = tune.run(["--space", "space.yaml", *flags])
+        code = tune.main(["--space", "space.yaml", *flags])
     except SystemExit as end:
         code = end.code
     assert code == 2
@@ -134,7 +133,7 @@ def test_search_with_another_script_than_it_began_with_is_refused(capfd: pytest.
     for ended in (True, False):
         if not ended:
             Path("runs/one/record.json").unlink()
-        assert tune.run(["--name", "one", "--resume"]) == 2
+        assert tune.main(["--name", "one", "--resume"]) == 2
         assert "other content of original.py" in capfd.readouterr().err
 
 

@@ -12,8 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from experiments import compare, train
-from sp500.console.entry import run_script
+from sp500.commands.experiments import compare, train
 from sp500.plugins import admission
 from sp500.runs.record import RunRecord
 from sp500.runs.store import RunStore
@@ -65,7 +64,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(name: str, *flags: str, mode: str = "") -> tuple[int, RunRecord]:
     command = f"python ddp.py {Path.cwd()} {mode}"
-    code = train.run(["--command", command, "--metric", "loss", "--name", name, *flags])
+    code = train.main(["--command", command, "--metric", "loss", "--name", name, *flags])
     record = RunStore(Path("runs")).record(name)
     assert record
     return code, record
@@ -113,7 +112,7 @@ def test_program_that_fails_alone_has_its_reason(
     mode: str, flags: list[str], reason: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     command = f"python ddp.py {Path.cwd()} {mode}"
-    code = train.run(["--command", command, "--metric", "loss", "--name", "one", *flags])
+    code = train.main(["--command", command, "--metric", "loss", "--name", "one", *flags])
     assert code == (1 if mode == "hang" else 2)
     assert reason in capfd.readouterr().err
     wait_until_no_process_is_left()
@@ -134,7 +133,7 @@ def test_two_workers_get_the_environment_of_torchrun_and_are_compared_with_one_p
     assert record.program
     assert (record.program["value"], len(record.program["memory_bytes"])) == (0.5, 2)
     assert Path("runs/two/ranks/1/log").read_text().count("loss") == 2
-    assert run_script(compare.Compare, compare.main, []) == 0
+    assert compare.main([]) == 0
     [program] = json.loads(Path("runs/report/report.json").read_text())["programs"]
     assert [row["num_workers"] for row in program["runs"]] == [0, 2]
     assert program["runs"][1]["speedup"] > 0

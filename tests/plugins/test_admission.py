@@ -428,9 +428,11 @@ def sent(tmp_path_factory: pytest.TempPathFactory, here: Path) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(admission, "KNOWN", folder / "own-sources")
-        assert train.run(["--command", "touch mark", "--name", "evil"]) == 0
+        assert train.main(["--command", "touch mark", "--name", "evil"]) == 0
         Path("space.yaml").write_text("x: [mark]\n")
-        assert tune.run(["--command", "touch {x}", "--space", str(folder / "space.yaml"), "--name", "evil-search"]) == 1
+        assert (
+            tune.main(["--command", "touch {x}", "--space", str(folder / "space.yaml"), "--name", "evil-search"]) == 1
+        )
     shutil.copytree(folder / "runs", "runs")
     for run in Path("runs").iterdir():
         shutil.copy(run / "config.yaml", run / "settings.yaml")
@@ -470,10 +472,10 @@ def test_command_of_a_run_that_did_not_begin_here_runs_only_if_it_is_trusted_and
 
 
 def test_command_that_was_given_here_runs_again_without_a_question(sent: Path) -> None:
-    assert train.run(["--command", "touch mark", "--name", "mine"]) == 0
+    assert train.main(["--command", "touch mark", "--name", "mine"]) == 0
     forget_process()
     Path("mark").unlink()
-    assert train.run(["--name", "two", "--config", "runs/evil/config.yaml"]) == 0
+    assert train.main(["--name", "two", "--config", "runs/evil/config.yaml"]) == 0
     assert Path("mark").exists()
 
 

@@ -49,7 +49,7 @@ def test_install_takes_a_file_with_the_hash_of_the_lock_and_no_other(tmp_path):
         archive.writestr("tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
         archive.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr("tiny-1.0.dist-info/RECORD", "")
-    for extra in ("serve", "llm", "mlflow", "garch"):
+    for extra in ("serve", "llm", "mlflow", "garch", "cmaes"):
         (tmp_path / f"scripts/{extra}.lock").write_text("")
     (tmp_path / "scripts/torch.lock").write_text("not-there==1.0\n")  # so that a right hash gets no further than this
     for given in (*NOT_TAKEN, "right"):  # in this order, for what is installed is not looked at again

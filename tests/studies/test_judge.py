@@ -14,9 +14,8 @@ import price_files
 import pytest
 
 import sp500
-from experiments import compare
 from sp500.cli import main as cli
-from sp500.console.entry import run_script
+from sp500.commands.experiments import compare
 from sp500.runs.record import RunRecord
 from sp500.runs.store import RunStore
 
@@ -62,7 +61,7 @@ def test_forecasts_of_a_run_get_its_verdict_and_a_row_next_to_it(task: str, file
     excess = record.metrics["test"]["excess"]
     luck = 0.4227843351 * NormalDist().inv_cdf(1 - 1 / 40) + 0.5772156649 * NormalDist().inv_cdf(1 - 1 / (40 * math.e))
     assert facts["expected_max_sharpe"] == pytest.approx(luck / math.sqrt(excess["observations"]), rel=1e-6)
-    assert run_script(compare.Compare, compare.main, []) == 0
+    assert compare.main([]) == 0
     rows = json.loads(Path("runs/report/report.json").read_text())["models"]
     assert len({row["group"] for row in rows}) == 1
     assert {row["run"]: row["name"] for row in rows if row["run"]} == {"own": "linear", "else": file}
