@@ -45,6 +45,7 @@ EXPERIMENTS = sorted(path.stem for path in ROOT.glob("experiments/*.py"))
 # Between them the flags of every task and model.
 KINDS = [["--task", "images", "--model.kind", "timm"], ["--task", "language", "--model.kind", "hf"]]
 KINDS += [["--task", "synthetic", "--model.kind", "mine.py:Net"], ["--task", "volatility"]]
+KINDS += [["--task", "direction", "--model.kind", kind] for kind in ("ridge", "logistic", "hist_gbm")]
 LANGUAGES = {"sh", "console", "python", "yaml", "json", "text"}
 # Programs that are not started here; the files that they are given have to exist.
 OTHERS = {
@@ -413,7 +414,8 @@ def test_flags_in_the_text_exist(workplace: Path, signals: None, capfd: pytest.C
     for words in cli.VERBS:
         with pytest.raises(SystemExit):
             cli.main([*words.split(), "--help"])
-    scripts = [path.read_text(errors="ignore") for path in ROOT.glob("scripts/*") if path.is_file()]
+    programs = [*ROOT.glob("scripts/*"), *ROOT.glob("benchmarks/*.py")]
+    scripts = [path.read_text(errors="ignore") for path in programs if path.is_file()]
     known = {flag.rstrip(".-") for flag in FLAG.findall("\n".join([capfd.readouterr().out, *scripts]))}
     named = {
         (page.name, flag)

@@ -29,10 +29,14 @@ LONGEST_WORD = 200
 
 CLOSED = {
     "num-workers": "set it as workers",
-    **dict.fromkeys(("nodes", "workers-per-trial", "train.threads"), "uses more than the job requests from the queue"),
+    **dict.fromkeys(
+        ("nodes", "workers-per-trial", "train.threads", "data.loaders"),
+        "uses more than the job requests from the queue",
+    ),
     "config": "reads a file of settings; set each by its flag",
     "io.run-name": "set it as --name",
     "trust-source": "runs Python that came with a folder of runs",
+    "overwrite": "deletes a run",
     "rates": "the project's table of rates counts, cluster/rates.yaml",
     **dict.fromkeys(("runs-dir", "io.save-dir"), "the server says where runs go"),
     "model.path": "loads a model of another's, also from the hub",

@@ -39,7 +39,7 @@ class TrainConfig(Frozen):
     """Learning rate. Default: 0.001; 0.003 for images and language."""
     weight_decay: float = setting(0.0, ge=0, agents=True)
     """Weight decay: decoupled in adamw and adafactor, in the others a part of the gradient."""
-    optimizer: str = "adamw"
+    optimizer: str = setting("adamw", agents=True)
     """adamw | adam | sgd | rmsprop | adagrad | nadam | radam | adamax | adadelta | adafactor, with options as
     --train.optimizer-options.NAME VALUE, such as momentum."""
     optimizer_options: Annotated[dict[str, optimizers.Option], Keyed()] = Field({})
@@ -48,12 +48,12 @@ class TrainConfig(Frozen):
     """Largest gradient norm; 0: no clipping."""
     early_stop_patience: int = setting(5, ge=0, agents=True)
     """Epochs without a better validation loss before stopping; 0: never stop early."""
-    ema: float = Field(0.0, ge=0, lt=1)
+    ema: float = setting(0.0, ge=0, lt=1, agents=True)
     """Decay of the average of the weights that is judged and kept, such as 0.999; 0: the weights themselves."""
-    monitor: str = "valid_loss"
+    monitor: str = setting("valid_loss", agents=True)
     """Number of an epoch that decides on the best epoch, early stopping and the best config: valid_loss, or one that
     a task of your own measures."""
-    monitor_mode: Literal["min", "max"] = "min"
+    monitor_mode: Literal["min", "max"] = setting("min", agents=True)
     """max: a larger number is better."""
     refit: bool = setting(False, agents=True)
     """After validation chose the epoch, train again on training and validation dates for as many epochs."""

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """A run and its folder. It also has the fields of its record: `metrics`, `search`, `folds`, `seconds`, others."""
+    """A run and its folder. It also has what its record has: `metrics`, `search`, `folds`, `seconds`, others."""
 
     record: RunRecord
     folder: Path
     """The run's folder."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name not in RunRecord.model_fields:
-            raise AttributeError(f"a result has no {name!r}; see dir()")
+        if name.startswith("_"):
+            raise AttributeError(name)
         return getattr(self.record, name)
 
     def __dir__(self) -> list[str]:

@@ -22,6 +22,7 @@ from sp500.machine.disk import write_atomic
 from sp500.machine.memory import PeakMemory
 from sp500.models import catalog as models
 from sp500.models.batch_norm import LIMIT, normalizes_batches
+from sp500.runs.details import Breakdown
 from sp500.runs.record import EpochMetrics, RunRecord, make_record, process_start
 from sp500.runs.results import DataCard, Metrics, SeedRow
 from sp500.runs.store import Run
@@ -64,8 +65,7 @@ def train(
         estimator.check(config, dataset)
         cost = count_cost(task, config, dataset)
         warn_disk_use(cost, config, dataset, run)
-        traced = cost is not None
-        with _trainer(task, config, run, on_epoch, ray, measure_speed=traced) as (fit_one, resources):
+        with _trainer(task, config, run, on_epoch, ray, measure_speed=cost is not None) as (fit_one, resources):
             result, refitted, fitted = refit.fit_with(fit_one, task, config, dataset, folder=run.path)
             others = _train_seeds(fit_one, task, config, dataset, folder=run.path, seeds=seeds)
             cluster = resources()
@@ -78,8 +78,7 @@ def train(
     _add_sample(task, model, dataset, metrics, run)
     own: SeedRow = {"seed": config.train.seed, "best_epoch": result.best_epoch, "test": metrics["test"]}
     facts: dict[str, object] = {"metrics": metrics, "peak_memory_bytes": largest, "refit": refitted}
-    details = task.break_down(result.outputs["test"], dataset) if isinstance(task, Detailed) else None
-    facts |= {"data": _add_notes(record.data, model), "breakdown": details}
+    facts |= {"data": _add_notes(record.data, model), "breakdown": _break_down(task, result, dataset)}
     facts |= {"throughput": describe(cost, result, config), "seeds": [own, *others] if others else None}
     return record.model_copy(update=facts)
 
@@ -165,6 +164,10 @@ def run_record(
         best_epoch=result.best_epoch,
         stages=len(result.epochs) if models.is_estimator(config.model, dataset) else None,
     )
+
+
+def _break_down(task: Task, result: FitResult, dataset: Dataset) -> Breakdown | None:
+    return task.break_down(result.outputs["test"], dataset) if isinstance(task, Detailed) else None
 
 
 def judge(task: Task, dataset: Dataset, result: FitResult, config: RunConfig, run: Run) -> Metrics:

@@ -49,9 +49,9 @@ folder, space = sys.argv[1:]
 train = scheduler._train
 
 
-def watched(sender, data, pack, limits):
+def watched(sender, data, pack, *others):
     before = set(sys.modules)
-    train(sender, data, pack, limits)
+    train(sender, data, pack, *others)
     kind = pack[0].config.model.kind
     Path(folder, f"{kind}-{len(pack)}").write_text(chr(10).join(sys.modules.keys() - before))
 

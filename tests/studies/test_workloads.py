@@ -64,7 +64,7 @@ def test_search_of_a_task_trains_each_config_by_itself(task: str, tmp_path: Path
     assert (record.search["configs"], record.search["failed"]) == (4, 0)
     lines = (tmp_path / "s" / "trials.jsonl").read_text().splitlines()
     assert [line for line in lines if '"pack":1' not in line.replace(" ", "")] == []
-    assert RunStore(tmp_path).record("s") == record
+    assert RunStore(tmp_path).record("s") == record.record
 
 
 @TASKS
