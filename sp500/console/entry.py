@@ -183,7 +183,7 @@ def parse(model: type[F], argv: Sequence[str], prog: str | None = None) -> F:
     named, kind = flag(argv, "--task"), flag(argv, "--model.kind")
     chosen = arguments.parse(model, argv, prog, default=_choose(base, named, kind, (options, of_optimizer), argv))
     assert isinstance(chosen, Command)
-    chosen.give({"task": named, "model": {"kind": kind}})
+    chosen.give({"task": named, "model": {"kind": kind}, "method": flag(argv, "--method")})
     return chosen
 
 

@@ -57,8 +57,7 @@ def train(
     `started`: when its clock began (default: this process); `dataset`: if it is loaded; `ray`: if it is starting. With
     several `seeds` the model is trained and judged for as many, of which the first is its own. Raises SP500Error.
     """
-    config = catalog.resolve(config)
-    started = started or process_start()
+    config, started = catalog.resolve(config), started or process_start()
     task = catalog.task(config)
     with PeakMemory() as peak:
         dataset = dataset or catalog.prepare(task, config)
@@ -78,7 +77,7 @@ def train(
     _add_sample(task, model, dataset, metrics, run)
     own: SeedRow = {"seed": config.train.seed, "best_epoch": result.best_epoch, "test": metrics["test"]}
     facts: dict[str, object] = {"metrics": metrics, "peak_memory_bytes": largest, "refit": refitted}
-    facts |= {"data": _add_notes(record.data, model), "breakdown": _break_down(task, result, dataset)}
+    facts["breakdown"], facts["data"] = _break_down(task, result, dataset), _add_notes(record.data, model)
     facts |= {"throughput": describe(cost, result, config), "seeds": [own, *others] if others else None}
     return record.model_copy(update=facts)
 

@@ -115,7 +115,7 @@ def forge(theirs: Path, door: str, part: str) -> Path:
 def name_parts(settings: dict[str, Any], place: str, part: str) -> dict[str, Any]:
     """Settings with the task or the model from this place, and a built-in one as the other."""
     if part == "price task":
-        return {**settings, "task": f"{place}:Mine", "model": {"kind": "linear"}}
+        return {**settings, "task": f"{place}:Mine", "model": {"kind": "mlp"}}
     if part == "task":
         return {**settings, "task": f"{place}:Biopsies", "model": {"kind": "mlp"}}
     return {**settings, "task": "returns", "model": {**settings["model"], "kind": f"{place}:Residual"}}
@@ -297,18 +297,18 @@ def test_method_of_a_search_that_did_not_begin_here_does_not_run() -> None:
     Path("draws.py").write_text(SUGGESTER.format(mark=str(mark)))
     Path("space.yaml").write_text("train.lr: {low: 0.001, high: 0.01}\n")
     words = ["--task", "synthetic", "--space", "space.yaml", "--trials", "2", "--mode", "sequential"]
-    search = experiment(tune, "Tune", "--name", "evil", *words, "--train.epochs", "1", "--method", "draws.py:Draws")
+    search = experiment(tune, "--name", "evil", *words, "--train.epochs", "1", "--method", "draws.py:Draws")
     assert search([]) == 0
     Path("draws.py").unlink()
     other, resume = (
-        experiment(tune, "Tune", *flags)
+        experiment(tune, *flags)
         for flags in (("--name", "two", "--config", str(EVIL / "config.yaml")), ("--name", "evil", "--resume"))
     )
     for verb in (other, killed(resume)):
         mark.unlink()
         admission.KNOWN.unlink(missing_ok=True)
         forget_process()
-        act(experiment(tune, "Tune", "--config", str(EVIL / "config.yaml"), "--dry-run"))
+        act(experiment(tune, "--config", str(EVIL / "config.yaml"), "--dry-run"))
         assert act(verb) == 2
         assert not mark.exists()
         source._modules.clear()
@@ -441,11 +441,11 @@ def sent(tmp_path_factory: pytest.TempPathFactory, here: Path) -> Path:
 
 
 COMMANDS: dict[str, tuple[Callable[[list[str]], int], list[str]]] = {
-    "train --resume": (train.run, ["--name", "evil", "--resume"]),
-    "train --config": (train.run, ["--name", "two", "--config", "runs/evil/config.yaml"]),
-    "train --config FILE": (train.run, ["--name", "two", "--config", "runs/evil/settings.yaml"]),
-    "tune --resume": (tune.run, ["--name", "evil-search", "--resume"]),
-    "tune --config": (tune.run, ["--name", "two", "--config", "runs/evil-search/config.yaml"]),
+    "train --resume": (train.main, ["--name", "evil", "--resume"]),
+    "train --config": (train.main, ["--name", "two", "--config", "runs/evil/config.yaml"]),
+    "train --config FILE": (train.main, ["--name", "two", "--config", "runs/evil/settings.yaml"]),
+    "tune --resume": (tune.main, ["--name", "evil-search", "--resume"]),
+    "tune --config": (tune.main, ["--name", "two", "--config", "runs/evil-search/config.yaml"]),
 }
 
 
