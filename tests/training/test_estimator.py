@@ -301,13 +301,15 @@ def test_scale_fits_windows_in_memory() -> None:
     assert record.scale[0]["test_error"] == pytest.approx(alone.metrics["test"]["mse"], rel=1e-6)
 
 
-@pytest.mark.parametrize("mode", ["sequential", "packed", "ray"])
-def test_search_of_twelve_finds_the_same_in_every_mode(mode: str, ray_cluster: None) -> None:
+@pytest.mark.parametrize(("mode", "stop"), [("sequential", "asha"), ("packed", "none"), ("ray", "median")])
+def test_search_of_twelve_finds_the_same_in_every_mode(mode: str, stop: str, ray_cluster: None) -> None:
+    """Estimators are fitted at once, so a stopper ends none."""
     space = {"model.max_leaf_nodes": [4, 8, 16], "model.learning_rate": [0.05, 0.2], "model.l2_regularization": [0, 1]}
     Path("space.yaml").write_text(yaml.safe_dump(space))
-    record = sp500.search(name=mode, mode=mode, space="space.yaml", data=DATA, model={**TREES, "max_iter": 10})
+    model = {**TREES, "max_iter": 10}
+    record = sp500.search(name=mode, mode=mode, stop=stop, space="space.yaml", data=DATA, model=model)
     assert record.search is not None
-    assert (record.search["configs"], record.search["failed"]) == (12, 0)
+    assert (record.search["configs"], record.search["failed"], record.search.get("stopped", {})) == (12, 0, {})
     assert record.search["best"] == BEST.setdefault("best", record.search["best"])
     assert Predictor(f"runs/{mode}").judge() == record.metrics
 
