@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sp500.errors import DataError
     from sp500.models.dropout import Dropout
     from sp500.serving.predictor import Predictor
-    from sp500.studies.api import load_run, load_runs, scale, search, train, tune, walk_forward
+    from sp500.studies.api import compare, load_run, load_runs, scale, search, train, tune, walk_forward
     from sp500.studies.result import Result
     from sp500.tasks.prices import PriceTask
     from sp500.training.task import Sums, Task
@@ -38,7 +38,18 @@ __all__ = [
     "Task",
     "Windows",
 ]
-__all__ += ["Result", "from_torch", "load_run", "load_runs", "scale", "search", "train", "tune", "walk_forward"]
+__all__ += [
+    "Result",
+    "compare",
+    "from_torch",
+    "load_run",
+    "load_runs",
+    "scale",
+    "search",
+    "train",
+    "tune",
+    "walk_forward",
+]
 _PLACES = {
     "config": ("ModelConfig", "RunConfig"),
     "data.samples": ("from_torch",),
@@ -47,7 +58,7 @@ _PLACES = {
     "models.dropout": ("Dropout",),
     "serving.predictor": ("Predictor",),
     "tasks.prices": ("PriceTask",),
-    "studies.api": ("load_run", "load_runs", "scale", "search", "train", "tune", "walk_forward"),
+    "studies.api": ("compare", "load_run", "load_runs", "scale", "search", "train", "tune", "walk_forward"),
     "studies.result": ("Result",),
     "training.task": ("Sums", "Task"),
 }

@@ -90,7 +90,12 @@ def write(
 
     `unended` left no record and only cost something; `damaged` says what is wrong with each run that cannot be read.
     """
-    runs = Runs(records, epochs, trials, rates, unended, damaged, importance or {})
+    return write_runs(Runs(records, epochs, trials, rates, unended, damaged, importance or {}), out)
+
+
+def write_runs(runs: Runs, out: Path) -> Report:
+    """Write the report of these runs into the folder `out`."""
+    records = runs.records
     missing, numbers, verdicts, shown = _fill_commands(records), dict[str, object](), dict[str, list[str]](), []
     for section in SECTIONS:
         found = section.collect(runs)

@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from sp500.errors import ConfigError
 from sp500.report import costs
 from sp500.report.costs import Costs
 from sp500.runs.cost import RateTable
 from sp500.runs.details import Importance
 from sp500.runs.record import EpochMetrics, RunRecord
-from sp500.runs.trials import TrialResult
+from sp500.runs.store import RunStore
+from sp500.runs.trials import Ledger, TrialResult
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,25 @@ class Runs:
     def costs(self) -> Costs:
         """The costs of the runs."""
         return costs.of(self.records, self.unended, self.rates)
+
+
+def read_runs(store: RunStore, rates: RateTable | None = None) -> Runs:
+    """Return the runs of a folder. One that cannot be read is listed with its reason, and ends nothing."""
+    scanned = store.scan()
+    damaged, records = list(scanned.damaged), list[RunRecord]()
+    epochs, trials, importance = {}, dict[str, list[TrialResult]](), dict[str, Importance]()
+    for record in scanned.records:
+        try:
+            epochs[record.name] = store.epochs(record.name)
+            inputs = store.run(record.name).importance()
+            results = Ledger(store.root / record.name).results.values() if record.search is not None else ()
+        except ConfigError as error:
+            damaged.append(str(error))
+            continue
+        trials |= {record.name: list(results)} if results else {}
+        importance |= {record.name: inputs} if inputs else {}
+        records.append(record)
+    return Runs(records, epochs, trials, rates, scanned.unended, damaged, importance)
 
 
 class Section(ABC):

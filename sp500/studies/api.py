@@ -21,7 +21,7 @@ from sp500.execution import Experiment, execute
 from sp500.machine.disk import write_atomic
 from sp500.plugins import notebook, source
 from sp500.runs.record import RunRecord
-from sp500.runs.store import Run, RunStore
+from sp500.runs.store import REPORT, Run, RunStore
 from sp500.schema import merge, validate
 from sp500.studies.result import Result
 from sp500.studies.settings import ScaleSettings, SearchSettings, TrainSettings, WalkForwardSettings
@@ -80,6 +80,15 @@ def walk_forward(*, name: str | None = None, runs_dir: str | Path = "runs", **se
         config = find_run(settings["best_of"], Path(runs_dir)).best_config(Path(runs_dir) / settings["best_of"])
         chosen = config.model_dump(include={*SECTIONS, *config.sections})
     return _execute(_settings(WalkForwardSettings, name, runs_dir, settings, chosen), run_walk_forward)
+
+
+def compare(runs_dir: str | Path = "runs") -> Path:
+    """Write the report on all runs of a folder, and return its page."""
+    from sp500.report import page
+    from sp500.report.section import read_runs
+
+    store = RunStore(Path(runs_dir))
+    return page.write_runs(read_runs(store), store.root / REPORT).path
 
 
 def load_run(folder: str | Path) -> Result:

@@ -78,6 +78,7 @@ def test_table_is_a_file_with_its_content_in_the_fingerprint(tmp_path: Path, pri
     assert first.fingerprint == again.fingerprint != other.fingerprint
     assert json.dumps(first.metrics) == json.dumps(again.metrics)
     assert [result.name for result in sp500.load_runs(tmp_path)] == ["a", "b", "c"]
+    assert "linear" in sp500.compare(tmp_path).read_text()
     assert list(first.history.columns[:2]) == ["train_loss", "valid_loss"]
 
 

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sp500.commands import rate_table
 from sp500.console.entry import Answer, Flags, run_script
 from sp500.errors import ConfigError, DiskError
 from sp500.runs.store import REPORT, RunStore
-
-if TYPE_CHECKING:
-    from sp500.runs.details import Importance
-    from sp500.runs.trials import TrialResult
 
 
 class Compare(Flags):
@@ -30,35 +25,18 @@ class Compare(Flags):
 def act(config: Compare) -> Answer:
     """Write the report and print its path."""
     from sp500.report import page
-    from sp500.runs.trials import Ledger
+    from sp500.report.section import read_runs
 
     if not config.runs_dir.is_dir():
         raise ConfigError(f"--runs-dir {config.runs_dir}: no such folder")
-    store, rates = RunStore(config.runs_dir), rate_table.read(config.rates)
-    runs = store.scan()
-    damaged, records, epochs = list(runs.damaged), [], {}
-    trials: dict[str, list[TrialResult]] = {}
-    importance: dict[str, Importance] = {}
-    for record in runs.records:
-        try:
-            epochs[record.name] = store.epochs(record.name)
-            inputs = store.run(record.name).importance()
-            results = Ledger(store.root / record.name).results.values() if record.search is not None else ()
-        except ConfigError as error:
-            damaged.append(str(error))
-            continue
-        trials |= {record.name: list(results)} if results else {}
-        importance |= {record.name: inputs} if inputs else {}
-        records.append(record)
+    runs = read_runs(RunStore(config.runs_dir), rate_table.read(config.rates))
     out = config.out or config.runs_dir / REPORT
     if config.dry_run:
-        names = [record.name for record in records]
-        plan = {"runs": names, "out": str(out), "damaged": damaged}
-        return Answer(plan, "\n".join([f"would compare {len(records)} runs into {out}", *names, *damaged]))
+        names = [record.name for record in runs.records]
+        plan = {"runs": names, "out": str(out), "damaged": list(runs.damaged)}
+        return Answer(plan, "\n".join([f"would compare {len(names)} runs into {out}", *names, *runs.damaged]))
     try:
-        report = page.write(
-            records, epochs, trials, out, rates=rates, unended=runs.unended, damaged=damaged, importance=importance
-        )
+        report = page.write_runs(runs, out)
     except DiskError:
         raise
     except OSError as error:
