@@ -20,7 +20,7 @@ VERBS = {
     "prepare": ("experiments.prepare", "Check prices, and show what a model would be trained on."),
     "train": ("experiments.train", "Train one model, here or on Ray, and judge it next to naive forecasts."),
     "tune": ("experiments.tune", "Search hyper-parameters: one after another, packed, or under Ray Tune."),
-    "walk-forward": ("experiments.walk_forward", "Train one config anew for each year, and judge it on that year."),
+    "walk-forward": ("experiments.walk_forward", "Train one config again for each year, and judge it on that year."),
     "scale": ("experiments.scale", "Train on growing datasets, three ways under one memory budget."),
     "compare": ("experiments.compare", "Write the report on all runs of a folder."),
     "jobs submit": (

@@ -43,7 +43,7 @@ def detail(table: pd.DataFrame) -> Breakdown:
 
 
 def earn_by_loop(table: pd.DataFrame, weigh: Weigh) -> pd.Series:
-    """What the weights of each date earn after costs."""
+    """Return what the weights of each date earn after costs."""
     before: dict[str, float] = {}
     net = {}
     for date, day in table.groupby("date"):

@@ -5,7 +5,7 @@ import numpy as np
 
 
 class Trees:
-    """Made anew for each fit; `config` has the settings of the model, `dataset` its shapes."""
+    """Made once for each fit; `config` has the settings of the model, `dataset` its shapes."""
 
     def __init__(self, config, dataset, *, rounds=300, leaves=15, rate=0.05):
         self.rounds, self.settings = rounds, {"num_leaves": leaves, "learning_rate": rate, "num_threads": 1}

@@ -30,7 +30,7 @@ class Judge(Command):
 
     @property
     def arm(self) -> str:
-        """Where the forecasts come from."""
+        """The arm of a comparison: forecasts that were made elsewhere."""
         return "elsewhere"
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +19,7 @@ from sp500.commands.verb import verb
 from sp500.config import Frozen
 from sp500.console.output import printable
 from sp500.errors import ConfigError
-from sp500.formatting import seconds
+from sp500.formatting import NOTHING, seconds
 from sp500.runs.record import RunRecord
 from sp500.runs.store import Run, RunStore
 
@@ -56,14 +56,14 @@ class Remove(RunsFlags):
 def _list(flags: List) -> tuple[str, int]:
     store = RunStore(flags.runs_dir)
     runs = store.scan()
-    rows = [_row(record, record.status) for record in runs.records]
-    for record in runs.unended:  # a resumed run has a record of an earlier attempt too
-        rows = [row for row in rows if row["name"] != record.name]
-        rows.append(_row(record, "running" if store.run(record.name).is_open() else "killed"))
+    found = {record.name: (record, str(record.status)) for record in runs.records}
+    for record in runs.unended:  # also one that is resumed, whose earlier attempt has a record
+        found[record.name] = (record, "running" if store.run(record.name).is_open() else "killed")
     if flags.json_output:
+        rows = [_row(record, status) for record, status in found.values()]
         return json.dumps({"runs": rows, "damaged": list(runs.damaged)}, indent=1), 0
-    lines = [_table(rows) if rows else f"no runs in {store.root}", *(f"damaged: {text}" for text in runs.damaged)]
-    return "\n".join(lines), 0
+    table = _table(list(found.values())) if found else f"no runs in {store.root}"
+    return "\n".join([table, *(f"damaged: {text}" for text in runs.damaged)]), 0
 
 
 def _row(record: RunRecord, status: str) -> dict[str, object]:
@@ -78,13 +78,17 @@ def _row(record: RunRecord, status: str) -> dict[str, object]:
     }
 
 
-def _table(rows: list[dict[str, object]]) -> str:
+def _table(runs: Sequence[tuple[RunRecord, str]]) -> str:
     shown = Table(box=SIMPLE_HEAD, pad_edge=False)
     for column in COLUMNS:
         shown.add_column(column, no_wrap=column == "name")
-    for row in rows:
-        cells = {**row, "ended": str(row["ended"])[:16].replace("T", " "), "time": seconds(float(str(row["seconds"])))}
-        shown.add_row(*(Text(printable(str(cells[column]))) for column in COLUMNS))
+    for record, status in runs:
+        cells = {
+            **_row(record, status),
+            "ended": f"{record.finished:%Y-%m-%d %H:%M}",
+            "time": seconds(record.seconds.total),
+        }
+        shown.add_row(*(Text(printable(str(cells[column] or NOTHING))) for column in COLUMNS))
     console = Console(width=None if Console().is_terminal else 160)
     with console.capture() as capture:
         console.print(shown)

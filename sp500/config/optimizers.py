@@ -44,7 +44,7 @@ def check(name: str, options: Mapping[str, object]) -> None:
         if (kind := OPTIONS[name].get(key)) is None:
             hint = {"lr": "; set train.lr", "weight_decay": "; set train.weight_decay"}.get(key, "")
             listed = ", ".join(OPTIONS[name])
-            raise ValueError(f"train.optimizer_options.{key} is no option of {name}, which has {listed}{hint}")
+            raise ValueError(f"train.optimizer_options.{key} is not an option of {name}, which has {listed}{hint}")
         fits = {PAIR: isinstance(value, tuple), FLAG: isinstance(value, bool)}
         if not fits.get(kind, isinstance(value, float | int) and not isinstance(value, bool)):
             raise ValueError(f"train.optimizer_options.{key} {value!r}: expected {kind}")

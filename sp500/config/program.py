@@ -91,7 +91,7 @@ class ProgramConfig(Frozen):
 
     @property
     def identity(self) -> dict[str, object]:
-        """What decides its numbers, with a hash of each file. Raises ConfigError for a file that cannot be read."""
+        """The settings that decide its numbers, with a hash of each file. Raises ConfigError for an unreadable file."""
         script = self.template.script
         files = {str(path): _hash(path) for path in (*([script] if script else []), *self.file)}
         return {**self.model_dump(mode="json", exclude=set(PLACES) | {"file"}), "files": files}

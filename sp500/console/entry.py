@@ -95,7 +95,7 @@ def run_experiment(
     """Run one experiment and return its exit code.
 
     `main(config, run)` returns the run's record without writing it. `plan(config)` adds to the output of a dry run.
-    `answer(record)` is the JSON object (default: the record). `prog` stands in the usage.
+    `answer(record)` is the JSON object (default: the record). `prog` is the command in the usage line.
     """
 
     def act(config: C) -> Answer:

@@ -1,4 +1,4 @@
-"""Ray Train on a cluster of this process: its controller runs here, and actors that nobody asks anything are left out.
+"""Ray Train on a cluster of this process: its controller runs here, and actors that are not used are left out.
 
 `TorchTrainer` starts five processes next to its workers, each of which imports Ray Train, and the workers wait for
 three of them. On a cluster that serves one process of one machine, the controller can be in that process, no
@@ -54,7 +54,7 @@ class LocalTrainer(TorchTrainer):  # type: ignore[misc] # Ray has no types
 
 
 class _NoAutoscaler(FixedScalingPolicy):  # type: ignore[misc]
-    """The workers that were asked for, of which no autoscaler is told."""
+    """The requested workers, without an autoscaler."""
 
     def after_controller_start(self, train_run_context: object) -> None:
         """Ask for nothing."""

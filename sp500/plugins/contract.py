@@ -157,7 +157,7 @@ def _find_base(maker: type, base: tuple[str, str]) -> type | None:
 
 
 def is_estimator(model: object) -> bool:
-    """Return whether a model, or its class, has what an estimator has, and is no network."""
+    """Return whether a model, or its class, is an estimator and not a network."""
     of = model if isinstance(model, type) else type(model)
     return not _find_base(of, MODULE) and all(callable(getattr(of, name, None)) for name in ESTIMATOR)
 

@@ -57,7 +57,7 @@ def _definition(name: str, cells: Sequence[str]) -> tuple[tuple[int, int], ast.s
     for number, cell in reversed(list(enumerate(cells))):
         try:
             statements = ast.parse(cell).body
-        except SyntaxError:  # a slip, or a magic of the whole cell
+        except SyntaxError:  # of a cell that did not run; magics are calls in this list
             continue
         for statement in reversed(statements):
             if name in _defines(statement):

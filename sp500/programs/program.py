@@ -21,7 +21,7 @@ from typing import Any, Literal
 from sp500.programs.output import Measurement
 
 Cause = Literal["exit", "start", "stopped", "seconds", "memory", "not_finite", "lost"]
-"""By itself; it could not be started; on request; its limits; a metric that is no finite number; its supervisor."""
+"""By itself; it could not be started; on request; its limits; a metric that is not finite; its supervisor."""
 GRACE_SECONDS = 10.0
 NAMES = {number.value: number.name for number in signal.Signals}
 PACKAGES = str(Path(__file__).parents[2])
@@ -75,7 +75,7 @@ class End:
 
     @property
     def reason(self) -> str:
-        """Why it is no success; empty if it ended by itself with exit code 0."""
+        """The reason for its failure; empty if it ended by itself with exit code 0."""
         last = f": {self.tail[-1][:REASON]}" if self.tail else ""
         if self.cause == "exit" and self.code is not None and self.code < 0:
             name = NAMES.get(-self.code, "real-time")
@@ -138,7 +138,7 @@ class Program:
         self._tell("stop")
 
     def hang_up(self) -> None:
-        """Let it end within seconds, since nobody waits for it any more."""
+        """Let it end within seconds, since its result is no longer needed."""
         self._stdin.close()
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
 """The process that runs one program with all its processes: `python -m sp500.programs.supervisor`.
 
-The first line of its stdin is the request, "stop" asks the program to end, and the end of stdin means that whoever
-started it is gone. It prints a line of JSON for each measurement, and a last one for the end, when no process of the
-program is left. Memory is sampled as often as costs 2% of the time.
+The first line of its stdin is the request, "stop" asks the program to end, and the end of stdin means that the process
+that started it is gone. It prints a line of JSON for each measurement, and a last one for the end, when no process of
+the program is left. Memory is sampled as often as costs 2% of the time.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def _die_with_parent() -> None:
 
 
 def _print(event: dict[str, Any]) -> None:
-    with suppress(BrokenPipeError):  # whoever started it is gone
+    with suppress(BrokenPipeError):  # the process that started it is gone
         os.write(OUT, json.dumps(event).encode() + b"\n")
 
 

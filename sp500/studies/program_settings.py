@@ -115,7 +115,7 @@ class ProgramSearchSettings(ProgramExperiment):
 
     @property
     def stop_rule(self) -> StopRule | None:
-        """What stops programs."""
+        """The rule that stops programs; None without one."""
         from sp500.tuning.stopper import StopRule
 
         return None if self.stop == "none" else StopRule(self.stop, self.stop_first, self.stop_reduction)

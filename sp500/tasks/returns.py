@@ -82,7 +82,7 @@ class Direction(PriceTask):
         return _probability(output)
 
     def invert_forecast(self, forecast: np.ndarray, dataset: Dataset) -> np.ndarray:
-        """Return log odds [window, 1]. Raises DataError for what is no probability."""
+        """Return log odds [window, 1]. Raises DataError for values that are not probabilities."""
         if ((forecast < 0) | (forecast > 1)).any():
             raise DataError(f"forecasts of a direction are probabilities, from 0 to 1; got {forecast.min():g}")
         with np.errstate(divide="ignore"):  # the odds of 1 are infinite

@@ -22,7 +22,7 @@ class Own(Suggester[T]):
     """Asks and tells an object of the user's class, made with the axes by setting and the seed.
 
     A score is the validation loss as a share of the naive one; lower is better. Values that are no valid config, and
-    those of a failed trial, score infinity. Values that were tried before are told their score again.
+    those of a failed trial, score infinity. Values that were tried before get their score again.
     """
 
     reference: ClassVar[Reference]

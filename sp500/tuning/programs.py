@@ -47,7 +47,7 @@ def load_space(name: str) -> Space:
         except ValueError as error:
             raise ConfigError(f"search space {name}: {key} {error}") from None
         if isinstance(axis, Choice) and any(value is None for value in axis.values):
-            raise ConfigError(f"search space {name}: {key} has an empty value, which is no word; write '' for none")
+            raise ConfigError(f"search space {name}: {key} has a null value; write '' for an empty word")
         return axis
 
     if not name:

@@ -71,7 +71,7 @@ def run(name: str, *flags: str, mode: str = "") -> tuple[int, RunRecord]:
 
 
 def left() -> dict[int, dict[str, Any]]:
-    """What each rank wrote of its environment."""
+    """Return what each rank wrote of its environment."""
     return {int(path.name[5:]): json.loads(path.read_text()) for path in Path().glob("rank-*")}
 
 

@@ -222,7 +222,7 @@ def test_blocks_at_the_top_of_the_page_learn_what_the_column_says(
     assert record.breakdown is not None
     assert [score["ticker"] for score in record.breakdown["tickers"]] == ["AAA", "BBB"]
     rules = [strategy["name"] for strategy in record.breakdown["strategies"]]
-    assert rules == ([] if "low" in task else ["model", "buy_and_hold"])  # two tickers are no portfolios
+    assert rules == ([] if "low" in task else ["model", "buy_and_hold"])  # two tickers are too few for portfolios
 
 
 # Losses.

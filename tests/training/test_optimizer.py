@@ -103,7 +103,7 @@ sys.exit(any(name.startswith("torch._dynamo") for name in sys.modules))
     [
         ({"optimizer": "lbfgs"}, "computes the loss several times"),
         ({"optimizer": "lion"}, "expected one of adamw, .*may return it from `optimizer"),
-        ({"optimizer": "sgd", "optimizer_options": {"betas": (0.9, 0.9)}}, "betas is no option of sgd"),
+        ({"optimizer": "sgd", "optimizer_options": {"betas": (0.9, 0.9)}}, "betas is not an option of sgd"),
         ({"optimizer": "adam", "optimizer_options": {"betas": 0.9}}, "expected two numbers"),
         ({"optimizer": "sgd", "optimizer_options": {"nesterov": True}}, "needs a momentum above 0"),
         ({"optimizer_options": {"lr": 0.1}}, "set train.lr"),
