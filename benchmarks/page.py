@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -19,14 +20,16 @@ per epoch; the peers keep none.""",
 One worker each where it does not say otherwise. Clients and server share the machine.""",
 }
 EXTRA = {
-    **{
-        "import_share": "Imports",
-        "setup": "Set-up, s",
-        "epochs": "Epochs",
-        "loss": "Loss",
-        "train_loss": "Training loss",
-    },
-    **{"p50_ms": "p50, ms", "p99_ms": "p99, ms", "cpu_ms": "CPU, ms", "memory_mib": "MiB", "ready_seconds": "Ready, s"},
+    "import_share": "Imports",
+    "setup": "Set-up, s",
+    "epochs": "Epochs",
+    "loss": "Loss",
+    "train_loss": "Training loss",
+    "p50_ms": "p50, ms",
+    "p99_ms": "p99, ms",
+    "cpu_ms": "CPU, ms",
+    "memory_mib": "MiB",
+    "ready_seconds": "Ready, s",
 }
 """Further figures that a table shows, as medians."""
 HEADER = """# Benchmarks
@@ -77,7 +80,7 @@ def _line(row: Mapping[str, Any], table: Mapping[str, Any], extra: list[str]) ->
 def _median(name: str, values: list[float]) -> str:
     if not values:
         return ""
-    middle = sorted(values)[len(values) // 2]
+    middle = statistics.median(values)
     return f"{middle:.0%}" if name == "import_share" else f"{middle:.4g}"
 
 

@@ -172,6 +172,6 @@ def _check_answer(
         with suppress(requests.RequestException):
             headers = {"authorization": f"Bearer {KEY}"}
             outputs = requests.post(url, json=body, timeout=READY_SECONDS, headers=headers).json().get("outputs")
-    if not np.allclose(outputs, expected, rtol=1e-4, atol=1e-6):
+    if np.shape(outputs) != expected.shape or not np.allclose(outputs, expected, rtol=1e-4, atol=1e-6):
         raise SP500Error(f"answers {outputs}: expected {expected.tolist()}")
     return {"ready_seconds": time.monotonic() - started}

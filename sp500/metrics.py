@@ -83,8 +83,8 @@ def trading(position: np.ndarray, index: pd.DataFrame, *, cost_bps: float, horiz
     positions = _positions(position, index)
     year = math.sqrt(TRADING_DAYS / horizon)
     ratios = {"sharpe": gross, "sharpe_after_cost": gross - turnover * cost_bps / 1e4}
-    annual = {name: _annual(returns, horizon, year) for name, returns in ratios.items()}
-    intervals = {f"{name}_interval": _sharpe_interval(returns, horizon, year) for name, returns in ratios.items()}
+    annual = {name: annual_sharpe(returns, horizon, year) for name, returns in ratios.items()}
+    intervals = {f"{name}_interval": sharpe_interval(returns, horizon, year) for name, returns in ratios.items()}
     apart = int(((positions != 1) & positions.notna()).any(axis=1).sum())
     excess = _portfolio_returns(position - 1, index)
     moments = {"sharpe": _sharpe(excess, horizon), **_shape(excess), "observations": len(excess) // horizon}
@@ -106,11 +106,21 @@ def growth(position: np.ndarray, index: pd.DataFrame, *, cost_bps: float, horizo
     from the first on.
     """
     gross, turnover = earn(position, index, horizon=horizon)
-    days = np.unique(index["date"].to_numpy())[::horizon]
+    days = list_trading_days(index, horizon)
     value = np.cumprod(1 + (gross - turnover * cost_bps / 1e4)[::horizon])
-    month = days.astype("datetime64[M]")
-    last = np.flatnonzero(np.append(month[1:] != month[:-1], True))
+    last = find_month_ends(days)
     return {"dates": np.datetime_as_string(days[last], unit="D").tolist(), "values": value[last].tolist()}
+
+
+def list_trading_days(index: pd.DataFrame, horizon: int) -> np.ndarray:
+    """Return every horizon-th date of `index`, from the first on."""
+    return np.unique(index["date"].to_numpy())[::horizon]
+
+
+def find_month_ends(days: np.ndarray) -> np.ndarray:
+    """Return the places of the last day of each month."""
+    month = days.astype("datetime64[M]")
+    return np.flatnonzero(np.append(month[1:] != month[:-1], True))
 
 
 def excess_sharpe(position: np.ndarray, index: pd.DataFrame, *, horizon: int = 1) -> float | None:
@@ -162,9 +172,14 @@ def deflated_sharpe(
     known = [ratio for ratio in trial_sharpes if ratio is not None]
     if len(known) < 2 or sharpe is None or skew is None or kurtosis is None or observations < 2:
         return None
-    count, normal = len(trial_sharpes), NormalDist()
+    return _deflate(sharpe, float(np.std(known, ddof=1)), len(trial_sharpes), (skew, kurtosis), observations)
+
+
+def _deflate(sharpe: float, deviation: float, count: int, moments: tuple[float, float], observations: int) -> Metrics:
+    """Return `deflated_sharpe` for the best of `count` configs whose ratios have this standard deviation."""
+    normal, (skew, kurtosis) = NormalDist(), moments
     luck = (1 - EULER) * normal.inv_cdf(1 - 1 / count) + EULER * normal.inv_cdf(1 - 1 / (count * math.e))
-    expected = float(np.std(known, ddof=1)) * luck
+    expected = deviation * luck
     # The variance of the ratio's estimate, times the observations. It is zero for some two-valued returns.
     spread = 1 - skew * sharpe + (kurtosis - 1) / 4 * sharpe**2
     sure = (sharpe - expected) * math.sqrt((observations - 1) / spread) if spread > 0 else None
@@ -176,16 +191,14 @@ def deflated_sharpe(
 
 
 def deflate_unknown(excess: Metrics, trials: int) -> Metrics | None:
-    """Return the same for `excess` of `trading`, of the best of tries whose ratios are not known.
+    """Return `deflated_sharpe` of `excess` of `trading` for the best of `trials` configs whose ratios are not known.
 
-    Those of tries without skill deviate by 1 / sqrt(observations), the standard error of a ratio that is 0 (Lo 2002).
+    Those of configs without skill deviate by 1 / sqrt(observations), the standard error of a ratio that is 0 (Lo 2002).
     """
-    moments = excess["sharpe"], excess["skew"], excess["kurtosis"], excess["observations"]
-    if excess["days_apart"] < FEWEST_DAYS_APART or any(moment is None for moment in moments):
+    sharpe, moments, observations = excess["sharpe"], (excess["skew"], excess["kurtosis"]), excess["observations"]
+    if trials < 2 or excess["days_apart"] < FEWEST_DAYS_APART or sharpe is None or None in moments or observations < 2:
         return None
-    # Ratios a and -a deviate by a times the root of 2.
-    each = 1 / math.sqrt(2 * excess["observations"])
-    return deflated_sharpe(moments[0], [each, -each, *[None] * (trials - 2)], *moments[1:])
+    return _deflate(sharpe, 1 / math.sqrt(observations), trials, moments, observations)
 
 
 def classification(probability: np.ndarray, target: np.ndarray, threshold: float) -> Metrics:
@@ -232,6 +245,14 @@ def probability_scores(probability: np.ndarray, target: np.ndarray) -> Metrics:
         "brier": float(((probability - target) ** 2).mean()),
         "log_loss": float(metrics.log_loss(target, clipped, labels=[0, 1])),
     }
+
+
+def unbiased_qlike(
+    target: np.ndarray, forecast: np.ndarray, valid_target: np.ndarray, valid_forecast: np.ndarray
+) -> np.ndarray:
+    """Return the QLIKE [window] of log volatilities, whose variances are made unbiased on the validation windows."""
+    bias = float(np.log(np.exp(2 * (valid_target - valid_forecast)).mean()))
+    return qlike(np.exp(2 * target), np.exp(2 * forecast + bias))
 
 
 def qlike(variance: np.ndarray, forecast: np.ndarray) -> np.ndarray:
@@ -290,17 +311,18 @@ def _sharpe(returns: np.ndarray, horizon: int) -> float | None:
     return float(np.mean(ratios)) if ratios else None
 
 
-def _annual(returns: np.ndarray, horizon: int, year: float) -> float | None:
+def annual_sharpe(returns: np.ndarray, horizon: int, year: float) -> float | None:
+    """Return the ratio per trade times `year`, the root of the trades of a year; None without one."""
     ratio = _sharpe(returns, horizon)
     return None if ratio is None else ratio * year
 
 
-def _sharpe_interval(returns: np.ndarray, horizon: int, year: float) -> list[float] | None:
+def sharpe_interval(returns: np.ndarray, horizon: int, year: float) -> list[float] | None:
     """Return the 95% interval of the annualised ratio by the delta method (Lo 2002, Fin. Analysts J. 58, appendix A).
 
     With independent days its standard error is Mertens's (2002): sqrt((1 - skew SR + (kurtosis - 1) / 4 SR^2) / T).
     """
-    ratio = _annual(returns, horizon, year)
+    ratio = annual_sharpe(returns, horizon, year)
     if ratio is None:
         return None
     scores = (returns - returns.mean()) / returns.std()

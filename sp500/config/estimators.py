@@ -45,7 +45,7 @@ def list_unused(kind: str) -> frozenset[str]:
     return frozenset(f"train.{key}" for key in keys) if of and of.estimator else frozenset()
 
 
-def leave_unused(train: TrainConfig) -> TrainConfig:
+def reset_unused(train: TrainConfig) -> TrainConfig:
     """Return settings of the training with the usual values of those that an estimator does not use."""
     return TrainConfig(**{key: getattr(train, key) for key in USED})
 

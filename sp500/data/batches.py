@@ -35,7 +35,7 @@ class Batch:
 
     x [batch, window, ...]; y [batch] or [batch, window]; windows [batch], their numbers in the set, the same whatever
     the number of ranks. `count` of its windows count (0 or all), `largest` windows at the rank that has most; `total`
-    windows and `targets` targets that count over all ranks. `everyones`: the windows of all, if this rank has them.
+    windows and `targets` targets that count over all ranks. `global_windows`: those of all ranks, if this one has them.
     """
 
     x: Shaped[Tensor, "batch window *row"]
@@ -45,7 +45,7 @@ class Batch:
     largest: int
     total: int
     targets: int
-    everyones: Tensor | None = None
+    global_windows: Tensor | None = None
 
 
 def parts(batch: Batch, most: int) -> list[Batch]:
@@ -102,6 +102,7 @@ class Batches:
         self._starts = _tensor(windows.starts)
         self._targets = _tensor(windows.targets).to(device)
         self._target_counts = _count_targets(windows.targets)
+        self._targets_each = math.prod(windows.targets.shape[1:])
         self._device = device
 
     def __len__(self) -> int:
@@ -115,7 +116,7 @@ class Batches:
     @property
     def targets_each(self) -> int:
         """Targets of a window, also those that do not count."""
-        return self._targets[0].numel()
+        return self._targets_each
 
     @property
     def targets(self) -> int:
@@ -139,12 +140,12 @@ class Batches:
         return math.ceil(len(self) / batch_size)
 
     def _part(self, chosen: Tensor) -> Batch:
-        total = len(chosen)
-        mine, count, size = cut(chosen, self._rank, self._world)
+        mine, count, size = rank_part(chosen, self._rank, self._world)
         x = self._gather(self._starts[mine])
         numbers = mine.to(self._device)
         y = self._targets[numbers]
-        targets = total * y[0].numel() if self._target_counts is None else int(self._target_counts[chosen].sum())
+        total = chosen.shape[0]  # len() of a tensor is Python, and takes four times as long
+        targets = total * self._targets_each if self._target_counts is None else int(self._target_counts[chosen].sum())
         return Batch(x, y, numbers, count, size, total, targets, chosen)
 
     def fetch(self, numbers: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
@@ -167,12 +168,15 @@ def order_of(count: int, epoch: int, *, shuffle: bool, seed: int) -> Tensor:
     return torch.randperm(count, generator=torch_generator(seed, "order", epoch)) if shuffle else torch.arange(count)
 
 
-def cut(chosen: Tensor, rank: int, world: int) -> tuple[Tensor, int, int]:
+def rank_part(chosen: Tensor, rank: int, world: int) -> tuple[Tensor, int, int]:
     """Return a rank's windows of a global batch, how many of them count, and how many the first rank has.
 
     Never none: a rank that skipped its step would leave the others waiting in the backward pass.
     """
-    size = math.ceil(len(chosen) / world)
+    total = chosen.shape[0]
+    if world == 1:
+        return chosen, total, total
+    size = math.ceil(total / world)
     mine = chosen[rank * size : (rank + 1) * size]
     return (mine, len(mine), size) if len(mine) else (chosen[:1], 0, size)
 

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data import Dataset as TorchDataset
 
 from sp500.config import RunConfig
-from sp500.data.batches import Batch, cut, order_of
+from sp500.data.batches import Batch, order_of, rank_part
 from sp500.data.windows import Dataset, Windows
 from sp500.errors import DataError
 from sp500.machine.disk import file_digest
@@ -97,7 +97,7 @@ class SampleBatches:
     def epoch(self, epoch: int, batch_size: int, *, shuffle: bool, seed: int) -> Iterator[Batch]:
         """Yield every sample once, in the order that windows in memory have."""
         wholes = order_of(len(self), epoch, shuffle=shuffle, seed=seed).split(batch_size)
-        parts = [cut(whole, self._rank, self._world) for whole in wholes]
+        parts = [rank_part(whole, self._rank, self._world) for whole in wholes]
         read = self._samples.read([mine for mine, _, _ in parts], epoch)
         for whole, (mine, count, size), (x, y) in zip(wholes, parts, read, strict=True):
             numbers, targets = mine.to(self._device), len(whole) * y[0].numel()

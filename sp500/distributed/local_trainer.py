@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import Any
 from unittest import mock
 
@@ -30,11 +31,14 @@ class LocalTrainer(TorchTrainer):  # type: ignore[misc] # Ray has no types
     """A TorchTrainer whose controller runs in this thread."""
 
     _task: asyncio.Task[None] | None = None
+    _stopping = False
 
     def stop(self) -> None:
         """End the controller at its next look at the workers. Another thread than that of `fit` may call it."""
+        self._stopping = True
         if self._task is not None:
-            self._task.get_loop().call_soon_threadsafe(self._task.cancel)
+            with suppress(RuntimeError):  # the loop has closed: `fit` returns
+                self._task.get_loop().call_soon_threadsafe(self._task.cancel)
 
     def _create_default_callbacks(self) -> list[RayTrainCallback]:
         unused = (PlacementGroupCleanerCallback, *(() if self.datasets else (DatasetsCallback,)))
@@ -47,6 +51,8 @@ class LocalTrainer(TorchTrainer):  # type: ignore[misc] # Ray has no types
         async def run() -> Result:
             controller = _Controller(**settings)
             self._task = asyncio.create_task(controller.run())
+            if self._stopping:  # before there was a task to cancel
+                self._task.cancel()
             await self._task
             return controller.get_result()
 

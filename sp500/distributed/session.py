@@ -64,7 +64,7 @@ LOCAL_ENVIRONMENT = {
     # Ray's default of 15 leaves its workers a thirtieth of a core next to anything else that runs, and makes the arm on
     # Ray incomparable to those without it.
     "RAY_worker_niceness": "0",
-    # Nobody collects them from a cluster that ends with this process.
+    # They are not collected from a cluster that ends with this process.
     "RAY_TRAIN_METRICS_ENABLED": "0",
     "RAY_TRAIN_ENABLE_CONTROLLER_STRUCTURED_LOGGING": "0",
     "RAY_TRAIN_ENABLE_WORKER_STRUCTURED_LOGGING": "0",

@@ -19,6 +19,7 @@ from sp500 import metrics
 from sp500.config import RunConfig
 from sp500.data.windows import Dataset, Windows
 from sp500.errors import ConfigError, DataError
+from sp500.machine.disk import file_digest
 from sp500.runs.details import Elsewhere
 from sp500.runs.record import RunRecord, make_record
 from sp500.runs.results import Improvement, Metrics
@@ -42,15 +43,16 @@ def judge(config: RunConfig, run: Run, *, file: Path, tries: int, arm: str) -> R
     whole = replace(prepared.dataset("float64"), valid=None)
     dataset, forecast = match(given, whole, prepared.table.dates, file)
     output = task.invert_forecast(forecast, dataset)
-    if not np.allclose(task.forecast(output, dataset), forecast, rtol=1e-9, atol=0):
+    table = task.predictions(output, dataset.test, dataset)
+    if not np.allclose(table["forecast"], forecast, rtol=1e-9, atol=1e-12):
         raise ConfigError(
             f"task {config.task} has a forecast of its own; write its inverse too, invert_forecast(forecast, dataset)"
         )
     scores = task.judge({"test": output}, dataset)
-    task.predictions(output, dataset.test, dataset).to_parquet(run.path / "predictions.parquet")
+    table.to_parquet(run.path / "predictions.parquet")
     note = f"{file.name} was made elsewhere: gaps and leaks not checked."
     card = {**dataset.card, "notes": [*dataset.card.get("notes", []), note], "windows": {"test": len(dataset.test)}}
-    details = task.break_down(output, dataset)
+    details = task.break_down(output, dataset, scores["test"])
     record = make_record(
         config,
         name=run.name,
@@ -83,7 +85,7 @@ def _describe(file: Path, counts: tuple[int, int, int], test: Metrics, tries: in
 def hash_file(file: Path) -> str:
     """Return the hash of a file. Raises ConfigError if it cannot be read."""
     try:
-        return hashlib.sha256(file.read_bytes()).hexdigest()
+        return file_digest(file)
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read ({error.strerror})") from None
 
@@ -98,17 +100,21 @@ def read_forecasts(file: Path) -> pd.DataFrame:
 
     The names of tickers are text, as in the prices.
     """
+    is_csv = file.suffix.lower() == ".csv"
     try:
-        table = pd.read_csv(file) if file.suffix.lower() == ".csv" else pd.read_parquet(file)
+        # As text: a ticker may be NA or 007, and a date 20200102.
+        text = {"date": str, "ticker": str}
+        table = pd.read_csv(file, dtype=text, keep_default_na=False) if is_csv else pd.read_parquet(file)
     except FileNotFoundError:
         raise DataError(f"{file}: no such file") from None
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise DataError(f"{file} cannot be read as {'CSV' if file.suffix == '.csv' else 'Parquet'}: {error}") from error
+        raise DataError(f"{file} cannot be read as {'CSV' if is_csv else 'Parquet'}: {error}") from error
     if missing := [name for name in COLUMNS if name not in table]:
         raise DataError(
             f"{file} has no column {missing[0]}; expected {', '.join(COLUMNS)}, got {', '.join(map(str, table))}"
         )
-    dates = pd.to_datetime(table["date"], errors="coerce", utc=True).dt.tz_localize(None).dt.normalize()
+    # The date as written: a time zone does not move it to another day.
+    dates = pd.to_datetime(table["date"].astype(str).str[:10], errors="coerce").dt.normalize()
     numbers = pd.to_numeric(table["forecast"], errors="coerce")
     clean = pd.DataFrame({"date": dates, "ticker": table["ticker"].astype(str), "forecast": numbers})
     faults = {

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from sp500.config import DataConfig, IOConfig, RunConfig, TrainConfig
-from sp500.config.estimators import explain_alone, leave_unused
+from sp500.config.estimators import explain_alone, reset_unused
 from sp500.config.frozen import AgentFiles, setting
 from sp500.credentials import Address
 from sp500.errors import ConfigError
@@ -248,7 +248,7 @@ class ScaleSettings(Budgeted):
         if self.model.estimator and set(self.arms) != {"in_memory"}:
             raise ValueError(f"arms: {explain_alone(self.model.kind)}; use --arms in_memory")
         if self.model.estimator:  # the defaults of this experiment are for networks
-            object.__setattr__(self, "train", leave_unused(self.train))
+            object.__setattr__(self, "train", reset_unused(self.train))
         return self
 
     @field_validator("num_workers", mode="before")

@@ -77,7 +77,7 @@ def train(
     _add_sample(task, model, dataset, metrics, run)
     own: SeedRow = {"seed": config.train.seed, "best_epoch": result.best_epoch, "test": metrics["test"]}
     facts: dict[str, object] = {"metrics": metrics, "peak_memory_bytes": largest, "refit": refitted}
-    facts["breakdown"], facts["data"] = _break_down(task, result, dataset), _add_notes(record.data, model)
+    facts |= {"data": _add_notes(record.data, model), "breakdown": _break_down(task, result, dataset, metrics["test"])}
     facts |= {"throughput": describe(cost, result, config), "seeds": [own, *others] if others else None}
     return record.model_copy(update=facts)
 
@@ -165,8 +165,8 @@ def run_record(
     )
 
 
-def _break_down(task: Task, result: FitResult, dataset: Dataset) -> Breakdown | None:
-    return task.break_down(result.outputs["test"], dataset) if isinstance(task, Detailed) else None
+def _break_down(task: Task, result: FitResult, dataset: Dataset, scores: Metrics) -> Breakdown | None:
+    return task.break_down(result.outputs["test"], dataset, scores) if isinstance(task, Detailed) else None
 
 
 def judge(task: Task, dataset: Dataset, result: FitResult, config: RunConfig, run: Run) -> Metrics:

@@ -168,10 +168,10 @@ def _train_fold(config: RunConfig, folds: Folds, number: int) -> FoldRow:
         "epochs": len(result.epochs),
         "refit": refitted,
         "samples": result.samples,
+        "breakdown": task.break_down(result.outputs["test"], dataset, metrics["test"]),
         "improvement": metrics["test"].pop("improvement"),
         "test": metrics["test"],
         "naive": metrics["naive"],
-        "breakdown": task.break_down(result.outputs["test"], dataset),
         "device": result.device,
         "peak_worker_bytes": result.peak_worker_bytes,
     }

@@ -7,11 +7,14 @@ an earlier forecast.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 from scipy.signal import lfilter
+
+log = logging.getLogger(__name__)
 
 FEWEST = 500
 """Returns from which a model is fitted."""
@@ -54,7 +57,10 @@ def fit(returns: np.ndarray, *, asymmetric: bool) -> Fitted:
     from arch import arch_model
 
     model = arch_model(returns, mean="Constant", vol="GARCH", p=1, o=int(asymmetric), q=1, dist="t", rescale=False)
-    numbers = model.fit(disp="off", show_warning=False).params
+    result = model.fit(disp="off", show_warning=False)
+    if result.convergence_flag:
+        log.warning("GARCH: the fit to %d returns did not converge (code %d)", len(returns), result.convergence_flag)
+    numbers = result.params
     return Fitted(
         *(float(numbers.get(name, 0.0)) for name in ("mu", "omega", "alpha[1]", "gamma[1]", "beta[1]")),
     )

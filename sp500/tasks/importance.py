@@ -68,7 +68,7 @@ def permute(
         total = np.zeros(len(windows))
         for order in orders:
             rows = x.copy()
-            rows[place] = x[order][place]
+            rows[place] = x[place][order]
             total += measure(rows)
         return _describe(name, total / len(orders) - base, float(base.mean()), days, horizon)
 

@@ -158,27 +158,30 @@ class PriceTask(Task):
             return {self._constant: constant}
         return {"zero": 0.0, self._constant: constant, "previous": last_return(close, self.config.data.horizon)}
 
-    def break_down(self, output: np.ndarray, dataset: Dataset) -> Breakdown | None:
-        """Return the details of the test by ticker, year, portfolio and size of the forecast; None without dates."""
+    def break_down(self, output: np.ndarray, dataset: Dataset, scores: Metrics) -> Breakdown | None:
+        """Return the details of the test by ticker, year, portfolio and size of the forecast; None without dates.
+
+        `scores`: what `judge` found on the test, whose naive forecast is compared with.
+        """
         test = dataset.test
         if test.index is None or output.shape[1:] != (1,) or not {*test.index} >= INDEX:
             return None  # arrays, or a prepare or a model of the user's own with other windows or outputs
-        forecast = self._restore(output, test, dataset)
-        naive = self.list_naive(test, dataset)
-        rivals = {name: self.compute_losses(rival, test, dataset) for name, rival in naive.items()}
-        best = min(rivals, key=lambda name: rivals[name].mean())
+        forecast, rivals = self._restore(output, test, dataset), self.list_naive(test, dataset)
+        over = scores.get("improvement", {}).get("over")
+        if over not in rivals:  # a judge of the user's own compares with none, or with another
+            over = min(rivals, key=lambda name: self.compute_losses(rivals[name], test, dataset).mean())
         table = test.index[["date", "ticker", "return"]].assign(
             forecast=forecast,
             target=self.find_truth(test, dataset),
             loss=self.compute_losses(forecast, test, dataset),
-            naive=rivals[best],
+            naive=self.compute_losses(rivals[over], test, dataset),
             right=self.find_hits(forecast, test, dataset),
         )
         return break_down(
             table,
             self.take_position(forecast) if self._is_traded else None,
             metric=self.metric,
-            over=best,
+            over=over,
             cost_bps=self.config.eval.cost_bps,
             horizon=self.config.data.horizon,
         )

@@ -82,9 +82,10 @@ class Direction(PriceTask):
         return _probability(output)
 
     def invert_forecast(self, forecast: np.ndarray, dataset: Dataset) -> np.ndarray:
-        """Return log odds [window, 1]. Raises DataError for values that are not probabilities."""
+        """Return log odds [window, 1]. Raises DataError for a value outside 0 to 1."""
         if ((forecast < 0) | (forecast > 1)).any():
-            raise DataError(f"forecasts of a direction are probabilities, from 0 to 1; got {forecast.min():g}")
+            got = f"{forecast.min():g} to {forecast.max():g}"
+            raise DataError(f"forecasts of a direction are probabilities, from 0 to 1; got {got}")
         with np.errstate(divide="ignore"):  # the odds of 1 are infinite
             return np.asarray(np.log(forecast / (1 - forecast)))[:, None]
 

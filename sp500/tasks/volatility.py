@@ -48,7 +48,7 @@ class Volatility(PriceTask):
         averaged = realized.average(variance, realized.EWMA_WEIGHTS)
         level, log = realized.log_volatility(averaged, floor), realized.take_log(prices.close)
         volatility = level.apply(np.exp)
-        averages = {"week": 5, "month": 22, "year": realized.YEAR}
+        averages = {"week": DAYS["week"], "month": DAYS["month"], "year": realized.YEAR}
         return {
             # The day is part of the average, which bounds both at 1 / sqrt(1 - DECAY) = 4.1.
             "shock": log.diff() / volatility,
@@ -100,8 +100,7 @@ class Volatility(PriceTask):
                 **self.list_naive(dataset.valid, dataset),
             }
             for name, forecast in forecasts.items():
-                bias = float(np.log(np.exp(2 * (known - valid[name])).mean()))
-                losses[name]["qlike"] = metrics.qlike(np.exp(2 * target), np.exp(2 * forecast + bias))
+                losses[name]["qlike"] = metrics.unbiased_qlike(target, forecast, known, valid[name])
                 row = scores["naive"][name] if name else scores["test"]
                 row["qlike"] = float(losses[name]["qlike"].mean())
         scores["test"]["against"] = {
@@ -177,6 +176,10 @@ class Volatility(PriceTask):
     def find_truth(self, part: Windows, dataset: Dataset) -> np.ndarray:
         """Return log volatility [window]."""
         return np.asarray(_column(part, "target") + _column(part, "ewma"))
+
+    def invert_forecast(self, forecast: np.ndarray, dataset: Dataset) -> np.ndarray:
+        """Return the output [window, 1] of the test that would give these log volatilities."""
+        return super().invert_forecast(forecast - _column(dataset.test, "ewma"), dataset)
 
     def list_naive(self, part: Windows, dataset: Dataset) -> dict[str, np.ndarray]:
         """Return the naive forecasts of a part by name: log volatility."""

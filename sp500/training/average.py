@@ -20,15 +20,23 @@ class Average:
     """The average of a model's trained weights."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
-        self._decay = decay
-        self._weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+        from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+        self._update = get_ema_multi_avg_fn(decay)
+        self._weights: dict[str, Tensor] = {
+            name: weight for name, weight in model.named_parameters() if weight.requires_grad
+        }
         self._means = {name: weight.detach().clone() for name, weight in self._weights.items()}
 
     @torch.no_grad()
     def update(self, step: int) -> None:
         """Count the weights after a step, which is counted from 0."""
-        for name, mean in self._means.items():
-            mean.lerp_(self._weights[name], 1 - self._decay if step else 1.0)
+        means, weights = [*self._means.values()], [*self._weights.values()]
+        if step:
+            self._update(means, weights, step)
+        else:
+            for mean, weight in zip(means, weights, strict=True):
+                mean.copy_(weight)
 
     @contextmanager
     def applied(self) -> Iterator[None]:

@@ -188,8 +188,7 @@ class _Fitting:
         x = torch.from_numpy(test.rows[test.starts[:FEW, None] + np.arange(test.length)])
         if not torch.equal(again(x), fitted(x)):
             raise DataError(
-                f"model.kind {self.kind}: read from its files, the estimator answers otherwise than before; save "
-                "and load have to keep all of it"
+                f"model.kind {self.kind}: the predictions differ after save and load; make save write all fitted state"
             )
 
     def outputs(self, fitted: nn.Module, splits: tuple[str, ...]) -> dict[str, np.ndarray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -52,8 +53,9 @@ class Measures:
             if not isinstance(sums, Sums):
                 kind = type(sums).__name__
                 raise DataError(f"measure returned {name} as {kind}, expected sp500.Sums(total, count)")
-            pair = torch.stack([torch.as_tensor(number, dtype=torch.float64) for number in (sums.total, sums.count)])
-            pair = pair.to(self._worker.device) * bool(batch.count)
+            like: dict[str, Any] = {"dtype": torch.float64, "device": self._worker.device}
+            pair = torch.stack([torch.as_tensor(number, **like) for number in (sums.total, sums.count)])
+            pair = pair * bool(batch.count)
             self._sums[name] = self._sums[name] + pair if name in self._sums else pair
 
     def means(self) -> dict[str, float]:

@@ -127,11 +127,6 @@ class Optimizers:
         optimizer: Optimizer = self.named[name]
         return optimizer
 
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        """The groups of all, in order."""
-        return [group for optimizer in self.named.values() for group in optimizer.param_groups]
-
     def scale_rates(self, factor: float, name: str | None = None) -> None:
         """Set the learning rates of one optimiser, or of all, to this factor of those that they were made with."""
         for each in self.named if name is None else (name,):

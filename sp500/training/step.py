@@ -18,7 +18,7 @@ from sp500.data.batches import Batch, parts
 from sp500.errors import ConfigError
 from sp500.models import dropout, stack
 from sp500.training import ddp
-from sp500.training.average import Average
+from sp500.training.average import PREFIX, Average
 from sp500.training.optimizer import Optimizers
 from sp500.training.task import Scheduled, Stepping, Task
 from sp500.training.trainer import Trainer
@@ -45,12 +45,15 @@ class Stepper:
             stack.recompute(model)
         if train.compile:
             ddp.import_compiler()
-        if own_step := isinstance(task, Stepping):
+        # Asked once: of a protocol, each question takes longer than a small layer's pass.
+        self._lr_factor = task.lr_factor if isinstance(task, Scheduled) else None
+        self._step = task.step if isinstance(task, Stepping) else None
+        if self._step:
             check_own_step(train)
         # A user's model may have layers that some batches do not use, which DDP has to look for in every step.
         find_unused = bool(config.own_task or config.model.own)
         self._wrapped = (
-            model.to(worker.device) if own_step else worker.wrap(model, train.parallel, find_unused=find_unused)
+            model.to(worker.device) if self._step else worker.wrap(model, train.parallel, find_unused=find_unused)
         )
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.dropout = dropout.Source(model, train.seed, dtype=DTYPES[train.dtype], device=worker.device)
@@ -58,13 +61,11 @@ class Stepper:
             self.dropout.disable_compile()
             self._wrapped = torch.compile(self._wrapped)  # type: ignore[assignment] # it is a module
         own = (type(task).optimizer, type(task).optimizers) != (Task.optimizer, Task.optimizers)
-        # Asked once: of a protocol, each question takes longer than a small layer's pass.
-        self._lr_factor = task.lr_factor if isinstance(task, Scheduled) else None
-        self._step = task.step if isinstance(task, Stepping) else None
         self.average = Average(model, train.ema) if train.ema else None
         self.optimizers = Optimizers(task.optimizers(model, config), own=own)
-
-        self.trainer = Trainer(model, self.optimizers, self.dropout, config, worker) if own_step else None
+        if self.average and PREFIX.rstrip("/") in self.optimizers.named:
+            raise ConfigError("optimizer name 'weights': train.ema uses it in checkpoints; rename the optimizer")
+        self.trainer = Trainer(model, self.optimizers, self.dropout, config, worker) if self._step else None
 
     def start(self, epoch: int) -> None:
         """Begin an epoch."""
@@ -74,17 +75,14 @@ class Stepper:
     def take(self, batch: Batch, step: int) -> Tensor:
         """Update the weights. Returns the loss summed over this rank's windows. `step` counts from 0."""
         self._schedule(step)
-        loss_sum = self._take_own(batch, step) if self.trainer else self._take(batch)
+        if self.trainer and self._step:
+            self.trainer.begin(batch, step)
+            loss_sum = (self._step(self.trainer, batch).detach() + self.trainer.norms) * bool(batch.count)
+        else:
+            loss_sum = self._take(batch)
         if self.average:
             self.average.update(step)
         return loss_sum
-
-    def _take_own(self, batch: Batch, step: int) -> Tensor:
-        """Take the step of the task."""
-        assert self.trainer
-        assert self._step
-        self.trainer.begin(batch, step)
-        return self._step(self.trainer, batch).detach() * bool(batch.count)
 
     def _take(self, batch: Batch) -> Tensor:
         """Update by the gradient of the task's loss, by all optimisers at once."""

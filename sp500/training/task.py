@@ -104,7 +104,7 @@ class Transforming(Protocol):
     """A task that changes training windows at random."""
 
     def transform(self, x: Tensor, target: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-        """Return a window [row, ...] and its target for one epoch. `rng` depends on seed, epoch and window alone."""
+        """Return a window [row, ...] and its target for one epoch. `rng` depends only on seed, epoch and window."""
         ...
 
 
@@ -217,8 +217,11 @@ class Remembering(Protocol):
 class Detailed(Protocol):
     """A task whose test has details: tickers, years, portfolios."""
 
-    def break_down(self, output: np.ndarray, dataset: Dataset) -> Breakdown | None:
-        """Return the details of what is kept [window, number] of the test; None where dates are not known."""
+    def break_down(self, output: np.ndarray, dataset: Dataset, scores: Metrics) -> Breakdown | None:
+        """Return the details of what is kept [window, number] of the test, which has these scores.
+
+        None where dates are not known.
+        """
         ...
 
 

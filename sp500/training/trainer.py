@@ -18,7 +18,7 @@ from sp500.data.batches import Batch
 from sp500.errors import ConfigError, SP500Error
 from sp500.models import dropout
 from sp500.seeding import numpy_generator
-from sp500.training.optimizer import Optimizers
+from sp500.training.optimizer import MAIN, Optimizers
 from sp500.training.worker import Worker
 
 
@@ -32,6 +32,8 @@ class Trainer:
         """The task's model, whose parts `forward` takes."""
         self._optimizers, self._source, self._config, self._worker = optimizers, source, config, worker
         self._batch: Batch | None = None
+        self.norms = torch.zeros((), device=worker.device)
+        """Zero; not finite after an update whose gradient has a norm that overflows."""
         self._step = self._drawn = 0
         self._inside = False
         if worker.world > 1:
@@ -40,7 +42,7 @@ class Trainer:
 
     def begin(self, batch: Batch, step: int) -> None:
         """Begin a step on a batch."""
-        self._batch, self._step, self._drawn = batch, step, 0
+        self._batch, self._step, self._drawn, self.norms = batch, step, 0, torch.zeros_like(self.norms)
         self._source.windows = batch.windows
 
     def forward(self, module: nn.Module, *inputs: Tensor) -> Tensor:
@@ -61,7 +63,7 @@ class Trainer:
         numbers = [numpy_generator(*path, window).standard_normal(shape) for window in self._batch.windows.tolist()]
         return torch.from_numpy(np.stack(numbers)).to(self._worker.device, next(self.model.parameters()).dtype)
 
-    def update(self, loss_sum: Tensor, count: float, optimizer: str = "main") -> None:
+    def update(self, loss_sum: Tensor, count: float, optimizer: str = MAIN) -> None:
         """Update the weights of one optimiser by the gradient of the mean loss, and clip it as `train.clip` says.
 
         `loss_sum`: over this worker's windows; `count`: what the sum over all workers is divided by, `batch.total` for
@@ -69,14 +71,15 @@ class Trainer:
         """
         assert self._batch is not None
         of = self._optimizers[optimizer]
-        weights = [weight for group in of.param_groups for weight in group["params"]]
+        weights = [weight for group in of.param_groups for weight in group["params"] if weight.requires_grad]
         # A worker without windows computes one that does not count.
         scaled = loss_sum * (bool(self._batch.count) / max(count, 1))
         gradients = torch.autograd.grad(scaled, weights, allow_unused=True)
         for weight, gradient in zip(weights, self._add_up(weights, gradients), strict=True):
             weight.grad = gradient
         if self._config.train.clip:
-            nn.utils.clip_grad_norm_(weights, self._config.train.clip)
+            # As in the usual step: a norm that overflows, which clips the gradient to nothing, has to show.
+            self.norms = self.norms + 0.0 * nn.utils.clip_grad_norm_(weights, self._config.train.clip)
         of.step()
 
     def _add_up(self, weights: list[Tensor], gradients: Iterable[Tensor | None]) -> list[Tensor | None]:
@@ -115,5 +118,5 @@ class Trainer:
         if self._worker.total((mine != first).double()):
             raise SP500Error(
                 "workers have different weights after this epoch: the task's step updates by something that differs "
-                "between them; update by trainer.update alone, and draw by trainer.draw_normal"
+                "between them; update only with trainer.update, and draw only with trainer.draw_normal"
             )

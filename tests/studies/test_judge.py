@@ -18,6 +18,7 @@ from sp500.cli import main as cli
 from sp500.commands.experiments import compare
 from sp500.runs.record import RunRecord
 from sp500.runs.store import RunStore
+from sp500.studies.judge import read_forecasts
 
 FLAGS = ["--data.source", "quant.csv", "--data.window", "5"]
 
@@ -38,6 +39,24 @@ def judge(*words: str) -> RunRecord:
     record = RunStore(Path("runs")).record("else")
     assert record is not None
     return record
+
+
+def test_forecasts_of_log_volatility_are_in_its_own_units() -> None:
+    data = {"source": "quant.csv", "window": 5}
+    own = sp500.train(name="own", task="volatility", data=data, model={"kind": "linear"}, train={"epochs": 2})
+    record = judge("runs/own/predictions.parquet", "--name", "else", "--task", "volatility", *FLAGS)
+    assert record.metrics["test"]["mse"] == pytest.approx(own.metrics["test"]["mse"], rel=1e-6)
+    assert record.breakdown is not None
+    assert record.breakdown["over"] == own.metrics["test"]["improvement"]["over"]
+
+
+@pytest.mark.parametrize("dates", [("2020-01-02 20:00-05:00", "2020-01-03 20:00-05:00"), ("20200102", "20200103")])
+def test_names_and_dates_of_a_file_stay_as_they_are_written(tmp_path: Path, dates: tuple[str, str]) -> None:
+    file = tmp_path / "f.CSV"
+    file.write_text(f"date,ticker,forecast\n{dates[0]},NA,0.1\n{dates[1]},007,0.2\n")
+    table = read_forecasts(file)
+    assert list(table["ticker"]) == ["NA", "007"]
+    assert list(table["date"].dt.strftime("%Y-%m-%d")) == ["2020-01-02", "2020-01-03"]
 
 
 @pytest.mark.parametrize(("task", "file"), [("returns", "f.parquet"), ("direction", "f.csv")])

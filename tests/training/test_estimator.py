@@ -203,7 +203,7 @@ def test_scale_of_an_estimator_has_the_arm_in_memory_only(arms: list[str]) -> No
 
 
 def test_files_that_do_not_hold_all_of_an_estimator_end_its_run() -> None:
-    with pytest.raises(DataError, match="Mean: read from its files, the estimator answers otherwise"):
+    with pytest.raises(DataError, match="Mean: the predictions differ after save and load"):
         sp500.train(data=DATA, model={"kind": "own.py:Mean", "options": {"forget": True}})
 
 

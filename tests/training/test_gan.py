@@ -123,3 +123,35 @@ def test_two_workers_train_a_gan_as_one_process_and_mistakes_are_named(tmp_path:
 def test_settings_that_do_not_go_with_an_own_step_are_refused(changed: dict[str, object], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"train.{next(iter(changed))}.* does not go with a task that has its own"):
         train(SoloWorker(CPU), tmp_path, **changed)
+
+
+class Frozen(Gan):
+    """A GAN whose generator keeps its first weights, and whose optimisers have names of their own."""
+
+    def model(self, config: RunConfig, dataset: Dataset) -> nn.Module:
+        model = super().model(config, dataset)
+        assert isinstance(model, Pair)
+        model.generator[0].weight.requires_grad_(requires_grad=False)
+        return model
+
+    def optimizers(self, model: nn.Module, config: RunConfig) -> dict[str, Optimizer]:
+        named = super().optimizers(model, config)
+        return {"weights": named.pop("generator"), **named} if self.fault == "name" else named
+
+
+def test_frozen_weight_in_an_optimiser_stays_as_it_is(tmp_path: Path) -> None:
+    config = settings(epochs=1, checkpoint_steps=1)
+    task = Frozen(config)
+    fit(task, task.prepare(config), config, SoloWorker(CPU), Checkpoints(tmp_path / "one", "gan"))
+    longer = settings(epochs=2, checkpoint_steps=1)
+    fit(task, task.prepare(longer), longer, SoloWorker(CPU), Checkpoints(tmp_path / "two", "gan"))
+    one, two = last(tmp_path / "one"), last(tmp_path / "two")
+    assert torch.equal(one["generator.0.weight"], two["generator.0.weight"])
+    assert not torch.equal(one["generator.0.bias"], two["generator.0.bias"])
+
+
+def test_name_that_an_average_uses_in_checkpoints_is_refused() -> None:
+    config = settings(ema=0.9)
+    task = Frozen(config, fault="name")
+    with pytest.raises(ConfigError, match="optimizer name 'weights'"):
+        fit(task, task.prepare(config), config, SoloWorker(CPU))

@@ -128,7 +128,7 @@ def test_one_cycle_is_that_of_torch(name: str, warmup: float) -> None:
     for step in range(40):
         ours.scale_rates(lr_factor(train, step, 40))
         ours.set_momentum(one_cycle(train, step, 40, (0.95, 0.85, 0.95)))
-        [group], [expected] = ours.param_groups, other.param_groups
+        [group], [expected] = ours["main"].param_groups, other.param_groups
         momentum = [of["betas"][0] if "betas" in of else of["momentum"] for of in (group, expected)]
         assert [group["lr"], momentum[0]] == pytest.approx([expected["lr"], momentum[1]], rel=1e-12)
         other.step()

@@ -102,7 +102,7 @@ def test_loop_gives_each_step_its_rate(text: Dataset, monkeypatch: pytest.Monkey
 
     def noted(self: Stepper, batch: object, step: int) -> Tensor:
         found = take(self, batch, step)
-        rates.append(self.optimizers.param_groups[0]["lr"])
+        rates.append(self.optimizers["main"].param_groups[0]["lr"])
         return found
 
     monkeypatch.setattr(Stepper, "take", noted)

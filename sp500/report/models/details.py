@@ -143,7 +143,7 @@ def _list_bins(name: str, details: Breakdown) -> Table | None:
         return None
     lines = [
         {
-            "Forecasts": f"tenth {number}",
+            "Forecasts": f"group {number} of {len(details['bins'])}",
             "Windows": f"{part['samples']:,}",
             "Mean forecast": f"{part['forecast']:+.3g}".replace("-", formatting.MINUS),
             "Mean outcome": f"{part['realised']:+.3g}".replace("-", formatting.MINUS),
