@@ -83,12 +83,16 @@ class RayArm(ConfigArm):
 
     def run(self, collector: Collector[ConfigTrial]) -> None:
         """Run packs on the cluster. Raises SP500Error for trials without a result."""
+        self._count_cores()
         if not collector.is_done:
             preflight.check_shared_storage(self._run.path)
-            self._run.write_cluster(preflight.resources())
+            self._run.write_cluster(dict(self.cluster))
             self._run_on_tune(collector)
             # Handles of actors that Python frees later, while Ray ends in its thread, would end the process.
             gc.collect()
+            self._count_cores()  # an autoscaler may have added nodes
+
+    def _count_cores(self) -> None:
         self.cluster = preflight.resources()
         self.cores = int(self.cluster.get("CPU", 0))
 
@@ -96,10 +100,10 @@ class RayArm(ConfigArm):
         # Tune resumes an old experiment of the same name; the ledger is what counts here.
         shutil.rmtree(self._folder, ignore_errors=True)
         share, self._slots = _share(self.limits.workers, self.base.train.device)
-        end = _End(collector)
-        folders = {"folder": self._folder, "states": self.states}
-        settings = {"datasets": dict(self.datasets), "limits": self.limits, **folders}
-        trainable = tune.with_parameters(_Trainable, **settings)
+        stopper = _RungStopper(collector)
+        trainable = tune.with_parameters(
+            _Trainable, datasets=dict(self.datasets), limits=self.limits, folder=self._folder, states=self.states
+        )
         tuner = tune.Tuner(
             tune.with_resources(trainable, share),
             tune_config=tune.TuneConfig(
@@ -113,12 +117,12 @@ class RayArm(ConfigArm):
                 reuse_actors=True,
             ),
             run_config=tune.RunConfig(
-                name="tune", storage_path=str(self._folder), verbose=0, callbacks=[_Arrivals(collector)], stop=end
+                name="tune", storage_path=str(self._folder), verbose=0, callbacks=[_Arrivals(collector)], stop=stopper
             ),
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Tune's own deprecations, which a user cannot change
-            grid = session.run_in_thread(tuner.fit, end.stop)
+            grid = session.run_in_thread(tuner.fit, stopper.stop)
         if collector.running:
             errors = "; ".join(str(error) for error in grid.errors)[:500]
             raise SP500Error(f"Ray Tune ended without {len(collector.running)} trials; --resume runs them. {errors}")
@@ -138,7 +142,7 @@ def _share(workers: int, device: str) -> tuple[dict[str, float], int]:
     return ({"memory": 1} if workers else {"cpu": 1, "gpu": int(gpu)}), slots
 
 
-class _End(tune.Stopper):  # type: ignore[misc]
+class _RungStopper(tune.Stopper):  # type: ignore[misc]
     """Ends the search once `stop` was called, and a config that the collector ends at a rung."""
 
     def __init__(self, collector: Collector[ConfigTrial]) -> None:
@@ -215,7 +219,7 @@ class _Trainable(tune.Trainable):  # type: ignore[misc]
             results, rung, value = upcoming, None, 0.0
         self._left -= len(results) if rung is None else 0
         # A failed trial has no loss; infinity keeps Tune's own book-keeping in order.
-        self._loss = min(self._loss, *(result.score if result.score is not None else math.inf for result in results))
+        self._loss = min(self._loss, *(result.score_or_infinity for result in results))
         lines = [result.model_dump_json() for result in results]
         return {"loss": self._loss, "results": lines, "rung": rung, "value": value, "done": not self._left}
 

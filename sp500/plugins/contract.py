@@ -117,6 +117,9 @@ def load_suggester(own: Reference) -> Callable[..., Any]:
             raise ConfigError(f"{where} has no method {name}; add '{line}'")
         expected = [*([] if method is maker else ["self"]), *re.findall(r"(\w+): ", line)]
         _check_takes(method, expected, f"{where}: {name}", f"write '{line}'")
+    at_once = getattr(maker, "at_once", 1)
+    if not isinstance(at_once, int) or isinstance(at_once, bool) or at_once < 1:
+        raise ConfigError(f"{where}: at_once is {at_once!r}; write a whole number of at least 1")
     return maker
 
 

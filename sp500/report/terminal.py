@@ -121,7 +121,7 @@ def _search(search: SearchSummary) -> Iterator[str]:
     shown = {key: shorten(value) if isinstance(value, str) else value for key, value in best["overrides"].items()}
     yield f"best of {search['configs']} configs: {shown}, {_loss(search)}"
     yield from arms.halving(search)
-    yield from arms.stopping(search)
+    yield from arms.describe_stopped(search)
     if search.get("arms"):
         yield from arms.sentences(search)
 

@@ -9,6 +9,7 @@ A line cut off by a kill counts for nothing. A damaged line is refused with its 
 
 from __future__ import annotations
 
+import math
 from datetime import datetime
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -68,6 +69,12 @@ class TrialResult(Plain):
             return self.monitored
         return self.valid_loss / self.naive_loss if self.valid_loss is not None and self.naive_loss else self.valid_loss
 
+    @property
+    def score_or_infinity(self) -> float:
+        """The score, for what compares numbers; infinity if the trial failed or its score is not finite."""
+        score = self.score if self.status == "ok" else None
+        return score if score is not None and math.isfinite(score) else math.inf
+
 
 class RungDecision(Plain):
     """A stopper's answer to the value that a trial reported at a rung."""
@@ -88,8 +95,8 @@ class Asked(Plain):
     ids: list[str]
     values: list[Overrides]
     """All that the suggester chose for each, also what the trial leaves out."""
-    told: int
-    """Results that the suggester knew then: the first ones of trials.jsonl."""
+    known: int
+    """Number of results that the suggester knew: the first ones of trials.jsonl."""
 
 
 R = TypeVar("R", bound=Plain)

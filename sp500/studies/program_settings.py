@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 from pydantic import Field, field_validator
 
@@ -15,9 +15,7 @@ from sp500.plugins import admission
 from sp500.runs.experiments import PROGRAM, PROGRAM_SEARCH
 from sp500.runs.record import RunRecord
 from sp500.runs.store import Run
-
-if TYPE_CHECKING:
-    from sp500.tuning.stopper import StopRule
+from sp500.tuning.stopper import StopperName, StopRule
 
 P = TypeVar("P", bound="ProgramExperiment")
 
@@ -92,10 +90,10 @@ class ProgramSearchSettings(ProgramExperiment):
     """GPUs of a program on Ray. Default: 1 if the cluster has some, else 0."""
     method: str = "auto"
     """How to choose values: grid | random | qmc | tpe | gp | auto (all of a grid, TPE if the space has ranges)."""
-    stop: Literal["none", "asha", "median"] = "none"
+    stop: Literal["none", StopperName] = "none"
     """Stop weak programs at rungs, as results come: asha: below the best 1/N of those that came there before; median:
     below their median."""
-    stop_reduction: int = Field(3, ge=2)
+    stop_reduction: int = Field(StopRule.reduction, ge=2)
     """N: of asha, and the ratio of one rung to the next."""
     stop_first: int = Field(1, ge=1)
     """The epoch of the first rung: as the lines say, else the number of lines with the metric."""
@@ -116,8 +114,6 @@ class ProgramSearchSettings(ProgramExperiment):
     @property
     def stop_rule(self) -> StopRule | None:
         """The rule that stops programs; None without one."""
-        from sp500.tuning.stopper import StopRule
-
         return None if self.stop == "none" else StopRule(self.stop, self.stop_first, self.stop_reduction)
 
     @property

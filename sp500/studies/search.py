@@ -62,7 +62,6 @@ def plan(config: SearchSettings) -> Plan:
     """Return what to search and how; in mode all, what each arm does. Raises ConfigError for what cannot be done."""
     from sp500.tuning import space, suggest  # with numpy, which --help does not need
     from sp500.tuning.limits import NO_VALIDATION, Limits, Plan
-    from sp500.tuning.stopper import StopRule
 
     if config.task_kind.from_prices and not config.data.valid_from_train:
         raise ConfigError(NO_VALIDATION)
@@ -77,7 +76,7 @@ def plan(config: SearchSettings) -> Plan:
         axes = {"data.window": space.Choice(config.windows), **axes}
     searched, base = replace(searched, axes=axes), config.run_config()
     method = config.method if config.method != "auto" else "grid" if searched.is_grid else "tpe"
-    stop = None if config.stop == "none" else StopRule(config.stop, config.stop_first, config.stop_reduction)
+    stop = config.stop_rule
     limits = Limits(
         pack=int(config.pack) if config.pack.isdigit() else "off" if stop or config.pack == "off" else "auto",
         timeout=config.trial_timeout,
@@ -126,7 +125,7 @@ def list_alone(planned: Plan, config: RunConfig) -> str:
     from sp500.tuning import arm_costs, suggest
     from sp500.tuning.packing import scheduler
 
-    trials, _ = arm_costs.sample(planned, config)
+    trials, _ = arm_costs.draw_sample(planned, config)
     packs = scheduler.split_into_packs(trials, planned.limits.pack)
     alone = [pack[0].config for pack in packs if len(pack) == 1]
     if suggest.load_method(planned.method).at_once:  # guesses may share a shape where these random draws do not

@@ -71,8 +71,8 @@ def choose_arm(
     name = plan.arm
     if name == "auto":
         assert costs is not None
-        name, why = costs.choose(read_trials(run.path))
-        print(why, file=sys.stderr, flush=True)
+        name, reason = costs.choose(read_trials(run.path))
+        print(f"mode {name}: {reason}", file=sys.stderr, flush=True)
     if name == "ray":
         from sp500.distributed.tune import RayArm
 
@@ -128,9 +128,9 @@ def _correct(costs: Costs, arm: Arm[ConfigTrial], results: Collection[TrialResul
     factor = costs.compare(results)
     if factor is None or 1 / EXACT < factor < EXACT:
         return
-    best, why = costs.choose(results)
+    best, reason = costs.choose(results)
     hint = "; stopped and resumed, it continues in mode ray" if best == "ray" != arm.name else ""
-    print(why.partition(": ")[2] + hint, file=sys.stderr, flush=True)
+    print(reason + hint, file=sys.stderr, flush=True)
 
 
 def train_best(base: RunConfig, run: Run, plan: Plan, data: Datasets, searched: Searched) -> RunRecord:
@@ -226,7 +226,7 @@ def _best_by_dataset(results: Iterable[TrialResult]) -> list[ChosenConfig]:
     """Return the best config of each set of data, best first."""
     best: dict[str, TrialResult] = {}
     scored = (result for result in results if result.score is not None)
-    for result in sorted(scored, key=lambda result: result.score or 0.0):
+    for result in sorted(scored, key=lambda result: result.score_or_infinity):
         best.setdefault(result.dataset, result)
     return [{"dataset": name, **_describe(result)} for name, result in best.items()]
 

@@ -13,11 +13,12 @@ from sp500.config.estimators import explain_alone, reset_unused
 from sp500.config.frozen import AgentFiles, setting
 from sp500.credentials import Address
 from sp500.errors import ConfigError
-from sp500.execution import Experiment
+from sp500.execution import Experiment, Runnable
 from sp500.machine.units import size_bytes
 from sp500.plugins import admission, contract, reference, source
 from sp500.plugins.reference import Reference
 from sp500.runs.record import RunRecord
+from sp500.tuning.stopper import StopperName, StopRule
 
 
 class TrainSettings(Experiment):
@@ -57,12 +58,12 @@ class SearchSettings(Experiment):
     """Configs of the same shape train together as one batched model: auto | off | how many at most."""
     halving: int = setting(0, ge=0, agents=True)
     """Of a pack's members only the best 1/N continue after a part of the epochs (successive halving); 0: all do."""
-    stop: Literal["none", "asha", "median"] = setting("none", agents=True)
+    stop: Literal["none", StopperName] = setting("none", agents=True)
     """Stop weak configs at rungs, as results come, on any arm and for any model: asha: below the best 1/N of those that
     came there before; median: below their median."""
-    stop_reduction: int = setting(3, ge=2, agents=True)
+    stop_reduction: int = setting(StopRule.reduction, ge=2, agents=True)
     """N: of asha, and the ratio of one rung to the next."""
-    stop_first: int = setting(3, ge=1, agents=True)
+    stop_first: int = setting(StopRule.first, ge=1, agents=True)
     """The epoch of the first rung. After a single epoch the best config is often among the worst."""
     trial_timeout: float | None = setting(None, gt=0, agents=True)
     """Seconds that a trial may take."""
@@ -135,6 +136,11 @@ class SearchSettings(Experiment):
         return self.mode
 
     @property
+    def stop_rule(self) -> StopRule | None:
+        """The rule that stops configs; None without one."""
+        return None if self.stop == "none" else StopRule(self.stop, self.stop_first, self.stop_reduction)
+
+    @property
     def own_method(self) -> Reference | None:
         """Reference to the user's own suggester; None for a built-in method."""
         from sp500.tuning.suggest import METHODS
@@ -167,6 +173,14 @@ class SearchSettings(Experiment):
         """Return what decides the search; of a user's method what its file says, wherever that lies."""
         own = self.own_method
         return super().decisive() | ({"method": own.identity} if own else {})
+
+    def name_changed_source(self, wanted: Runnable) -> str:
+        """Return which file of the user's differs from that of the settings `wanted`, the method's too; '' if none."""
+        assert isinstance(wanted, SearchSettings)
+        own, other = self.own_method, wanted.own_method
+        if own and other and own.identity != other.identity:
+            return f"{other.path} differs from the run's {own.path}"
+        return super().name_changed_source(wanted)
 
     def check_start(self) -> None:
         """Raise ConfigError for a space, a method or a limit that cannot be searched."""

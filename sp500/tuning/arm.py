@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, Generic
 
-from sp500.runs.trials import Asked, Ledger, RungDecision, TrialResult
-from sp500.tuning.stopper import Decision, Stopper, StopRule
+from sp500.runs.trials import Asked, Ledger, TrialResult
+from sp500.tuning.stopper import Stopper, StopRule
 from sp500.tuning.suggest import Suggester, T
 
 
@@ -74,8 +74,7 @@ class Collector(Generic[T]):
     ) -> None:
         self._suggester, self._ledger, self._arm, self._on_result = suggester, ledger, arm, on_result
         self._at_once = min(arm.at_once or suggester.total, suggester.at_once or suggester.total)
-        known = [Decision(**decision.model_dump()) for decision in ledger.decisions]
-        self._stopper: Stopper | None = stop.make(known) if stop else None
+        self._stopper: Stopper | None = stop.make(ledger.decisions) if stop else None
         self._left = suggester.replay(ledger.asked, list(ledger.results.values()))
         self._packs: list[list[T]] = []
         self.running: set[str] = set()
@@ -112,8 +111,8 @@ class Collector(Generic[T]):
         trials = self._suggester.ask(self._at_once)
         if trials and self._suggester.at_once is not None:
             ids, values = [trial.id for trial in trials], [self._suggester.guess(trial) for trial in trials]
-            told = len(self._ledger.results)
-            self._ledger.add_asked(Asked(count=self._at_once, ids=ids, values=values, told=told))
+            known = len(self._ledger.results)
+            self._ledger.add_asked(Asked(count=self._at_once, ids=ids, values=values, known=known))
         return trials
 
     def goes_on(self, report: Report) -> bool:
@@ -124,12 +123,7 @@ class Collector(Generic[T]):
         result = report.result
         if report.rung is not None:
             assert self._stopper
-            is_new = not self._stopper.knows(result.id, report.rung)
-            answer = self._stopper.decide(result.id, report.rung, report.value)
-            if is_new:
-                row = RungDecision(trial=result.id, rung=report.rung, value=report.value, goes_on=answer)
-                self._ledger.add_decision(row)
-            if answer:
+            if self._stopper.decide(result.id, report.rung, report.value, self._ledger.add_decision):
                 return True
         self.add(result.model_copy(update={"stopped": report.rung}))
         return False

@@ -7,6 +7,7 @@ more than that where it matters: Ray costs seconds to start and gains nothing wi
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable
 from functools import cached_property
 from statistics import fmean
@@ -49,7 +50,7 @@ class Costs:
         if plan.limits.halving:
             del self._slots["sequential"]
         self._counted: dict[str, float] = {}
-        self._trials, self._times = sample(plan, config)
+        self._trials, self._times = draw_sample(plan, config)
 
     @cached_property
     def _known(self) -> bool:
@@ -57,14 +58,14 @@ class Costs:
         return all(self._products(trial) for trial in self._trials)
 
     def choose(self, results: Collection[TrialResult] = ()) -> tuple[ArmName, str]:
-        """Return the arm that should end first, and a line that says why. Of two that take as long, the simpler one.
+        """Return the arm that should end first, and the reason. Of two that take as long, the simpler one.
 
         `results` of the search so far correct what is expected of the rest.
         """
         if self._plan.limits.workers:
-            return "ray", "mode ray: each trial is a run of Ray Train"
+            return "ray", "each trial is a run of Ray Train"
         if not self._known:
-            return "packed", "mode packed: the operations of these models cannot be counted, so no seconds are expected"
+            return "packed", "the operations of these models cannot be counted, so no seconds are expected"
         total = round(len(self._trials) * self._times)
         factor = self.compare(results) or 1.0
         expected = self._expect(factor, max(1 - len(results) / total, 0.0))
@@ -76,14 +77,13 @@ class Costs:
             configs = (
                 f"the {total - len(results)} configs that are left ({len(results)} took {factor:.1f} times as long)"
             )
-        return best, f"mode {best}: expected for {configs} are {listing}"
+        return best, f"expected for {configs} are {listing}"
 
     def compare(self, results: Iterable[TrialResult]) -> float | None:
         """Return the seconds that these results took over those that were expected; None without any of both."""
         ended = [result for result in results if result.status == "ok"]
-        trials = [trial(self._config, result.overrides) for result in ended]
-        pairs = zip(trials, ended, strict=True)
-        expected = sum(self._seconds(one, result.pack) for one, result in pairs) if self._known else 0.0
+        trials = [(trial(self._config, result.overrides), result.pack) for result in ended]
+        expected = sum(itertools.starmap(self._seconds, trials)) if self._known else 0.0
         return sum(result.seconds for result in ended) / expected if expected else None
 
     def _expect(self, factor: float, left: float) -> dict[ArmName, float]:
@@ -116,21 +116,21 @@ class Costs:
         Models that have no formula are counted, a tenth of a second each: of many the first ones represent all.
         """
         data = self._datasets.get(trial_data.key(trial.config), "")
-        shape = trial.config.model.model_dump_json(exclude={"dropout"})
         if isinstance(data, str):
             return 1.0  # of no steps
         by_formula = trial.config.model.count_products(data.dataset.train.length, data.dataset.features)
         if by_formula is not None and trial.config.task_kind.packs:
             return by_formula
+        shape = trial.config.model.model_dump_json(exclude={"dropout"})
         if shape not in self._counted and len(self._counted) < MOST_COUNTED:
             cost = count_cost(data.task, trial.config, data.dataset)
             self._counted[shape] = cost.flops_per_window / FLOPS_OF_PRODUCT if cost else 0.0
         return self._counted[shape] if shape in self._counted else fmean(self._counted.values())
 
 
-def sample(plan: Plan, config: RunConfig) -> tuple[list[ConfigTrial], float]:
+def draw_sample(plan: Plan, config: RunConfig) -> tuple[list[ConfigTrial], float]:
     """Draw a sample of the configs that the search will try, and the number of configs per config of the sample."""
     method = "grid" if plan.method == "grid" else "random"
-    drawn = load_method(method)(candidates(config, plan.space), plan.trials, config.train.seed)
-    trials = drawn.ask(min(drawn.total, SAMPLE))
-    return trials, drawn.total / len(trials)
+    suggester = load_method(method)(candidates(config, plan.space), plan.trials, config.train.seed)
+    trials = suggester.ask(min(plan.trials, SAMPLE))
+    return trials, plan.trials / len(trials)

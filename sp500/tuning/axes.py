@@ -98,7 +98,7 @@ class Uniform:
 
     def contains(self, value: Any) -> bool:
         """Return whether it is a number within the range."""
-        return _is_number(value) and self.low <= value <= self.high
+        return is_number(value) and self.low <= value <= self.high
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class Integers:
 
     def contains(self, value: Any) -> bool:
         """Return whether it is a whole number within the range."""
-        return isinstance(value, int) and _is_number(value) and self.low <= value <= self.high
+        return isinstance(value, int) and is_number(value) and self.low <= value <= self.high
 
 
 Axis = Choice | Uniform | Integers
@@ -200,7 +200,7 @@ def read(entry: Any, *, whole: bool) -> Axis:
         return Choice(() if entry is None else (entry,))
     ends = dict(entry)
     low, high, log = ends.pop("low", None), ends.pop("high", None), ends.pop("log", False)
-    if ends or not (_is_number(low) and _is_number(high) and isinstance(log, bool)):
+    if ends or not (is_number(low) and is_number(high) and isinstance(log, bool)):
         raise ValueError(f"cannot be {entry}; {HOW_TO_WRITE}")
     if whole and isinstance(low, int) and isinstance(high, int):
         return Integers(low, high, log)
@@ -217,7 +217,8 @@ def encode(value: Any) -> Any:
     return text(value) if isinstance(value, (list, tuple, dict)) else value
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Return whether a value is a number; True and False are none."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 

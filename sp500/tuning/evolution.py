@@ -11,7 +11,7 @@ from sp500.errors import ConfigError
 from sp500.runs.results import Overrides
 from sp500.runs.trials import Asked, TrialResult
 from sp500.seeding import derive
-from sp500.tuning.axes import Axis, Choice, Space
+from sp500.tuning.axes import Axis, Choice, Space, is_number
 from sp500.tuning.suggest import Candidates, Random, T
 
 # Generations in a row without a new trial before random draws follow: lists of few values run out of neighbours.
@@ -30,9 +30,10 @@ class Cmaes(Random[T]):
 
     def __init__(self, candidates: Candidates[T], total: int, seed: int) -> None:
         super().__init__(candidates, total, seed)
-        self._axes = {key: axis for key, axis in candidates.space.axes.items() if axis.count != 1}
-        bounds = np.tile([0.0, 1.0], (len(self._axes), 1))
-        mean = np.full(len(self._axes), 0.5)
+        self._axes = {key: _sort(axis) for key, axis in candidates.space.axes.items()}
+        self._varied = [key for key, axis in self._axes.items() if axis.count != 1]
+        bounds = np.tile([0.0, 1.0], (len(self._varied), 1))
+        mean = np.full(len(self._varied), 0.5)
         self._strategy = CMA(mean, 0.25, bounds=bounds, seed=derive(seed, "cmaes") % 2**32)
         self._generation: list[tuple[np.ndarray, T | None]] = []
         self._place, self._idle = 0, 0
@@ -43,7 +44,7 @@ class Cmaes(Random[T]):
     def check(cls, space: Space) -> None:
         """Raise ConfigError for a list of anything but numbers, which has no order to move along."""
         for key, axis in space.axes.items():
-            if isinstance(axis, Choice) and axis.count > 1 and not all(map(_is_number, axis.values)):
+            if isinstance(axis, Choice) and axis.count > 1 and not all(map(is_number, axis.values)):
                 raise ConfigError(
                     f"search space {space.name}: {key} lists values that are not numbers, and method cmaes moves along "
                     "numbers; use --method tpe, or set one value"
@@ -54,8 +55,7 @@ class Cmaes(Random[T]):
     def tell(self, result: TrialResult) -> None:
         """Learn a result."""
         super().tell(result)
-        score = result.score if result.status == "ok" else None
-        self._scores[result.id] = math.inf if score is None or not math.isfinite(score) else score
+        self._scores[result.id] = result.score_or_infinity
 
     def ask(self, count: int) -> list[T]:
         """Return the next points of this generation; none while it waits for results."""
@@ -96,15 +96,10 @@ class Cmaes(Random[T]):
 
     def _values(self, point: np.ndarray) -> Overrides:
         """Return the values at a point of the cube, in the order of the space."""
-        shares = dict(zip(self._axes, point.tolist(), strict=True))
-        axes = self._candidates.space.axes
-        return {key: _at(axis, min(shares.get(key, 0.0), BELOW_ONE)) for key, axis in axes.items()}
+        shares = dict(zip(self._varied, point.tolist(), strict=True))
+        return {key: axis.at(min(shares.get(key, 0.0), BELOW_ONE)) for key, axis in self._axes.items()}
 
 
-def _at(axis: Axis, share: float) -> object:
-    ordered = Choice(tuple(sorted(axis.values))) if isinstance(axis, Choice) and axis.count > 1 else axis
-    return ordered.at(share)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _sort(axis: Axis) -> Axis:
+    """Return a list of numbers from the smallest to the largest, any other axis as it is."""
+    return Choice(tuple(sorted(axis.values))) if isinstance(axis, Choice) and axis.count > 1 else axis

@@ -18,11 +18,12 @@ from sp500.tuning.suggest import Candidates, Suggester, T
 CALLS = 1_000
 
 
-class Own(Suggester[T]):
-    """Asks and tells an object of the user's class, made with the axes by setting and the seed.
+class UserSuggester(Suggester[T]):
+    """Passes calls to an object of the user's class, made with the axes by setting and the seed.
 
-    A score is the validation loss as a share of the naive one; lower is better. Values that are no valid config, and
-    those of a failed trial, score infinity. Values that were tried before get their score again.
+    A score is the validation loss as a share of the naive one, or what `train.monitor` names; lower is better. Values
+    that are no valid config, and those of a failed trial, score infinity. Values that were tried before get their score
+    again.
     """
 
     reference: ClassVar[Reference]
@@ -31,7 +32,7 @@ class Own(Suggester[T]):
     def __init__(self, candidates: Candidates[T], total: int, seed: int) -> None:
         super().__init__(candidates, total, seed)
         maker = contract.load_suggester(self.reference)
-        self.at_once = int(getattr(maker, "at_once", 1))  # type: ignore[misc] # of the user's class
+        self.at_once = getattr(maker, "at_once", 1)  # type: ignore[misc] # of the user's class
         with source.blame(self.reference):
             self._user = maker(dict(candidates.space.axes), seed)
         self._values: dict[str, Overrides] = {}
@@ -39,23 +40,24 @@ class Own(Suggester[T]):
 
     def ask(self, count: int) -> list[T]:
         """Return what the user's object asks for. Raises ConfigError for values that the space does not have."""
-        wanted, trials = min(count, self.total - len(self._values)), list[T]()
-        for _ in range(CALLS):
-            if len(trials) >= wanted:
-                return trials
+        wanted, trials, idle = min(count, self.total - len(self._values)), list[T](), 0
+        while len(trials) < wanted:
             with source.blame(self.reference):
                 asked = list(self._user.ask(wanted - len(trials)))
             if not asked:
-                return trials
-            trials += [trial for values in asked[: wanted - len(trials)] if (trial := self._take(values))]
-        raise ConfigError(f"{self._name}: {CALLS:,} calls of ask gave no new valid config; widen the space")
+                break
+            new = [trial for values in asked[: wanted - len(trials)] if (trial := self._take(values))]
+            trials += new
+            idle = 0 if new else idle + 1
+            if idle == CALLS:
+                raise ConfigError(f"{self._name}: {CALLS:,} calls of ask gave no new valid config; widen the space")
+        return trials
 
     def tell(self, result: TrialResult) -> None:
         """Tell the user's object a result."""
         if result.id in self._scores or not self._candidates.space.contains(result.overrides):
             return
-        score = result.score if result.status == "ok" else None
-        self._scores[result.id] = math.inf if score is None else score
+        self._scores[result.id] = result.score_or_infinity
         self._tell(self._values.setdefault(result.id, result.overrides), self._scores[result.id])
 
     def guess(self, trial: T) -> Overrides:

@@ -57,6 +57,12 @@ class ConfigArm(Arm[ConfigTrial]):
         """Return the result of a trial that ended without one."""
         return build_failure(trial, reason)
 
+    def run_to_end(self, collector: Collector[ConfigTrial], pack: Sequence[ConfigTrial]) -> None:
+        """Train the one config of a pack from rung to rung in this process, to its end or until it is stopped."""
+        for report in run_to_rungs(self.data(pack), pack[0], self.limits, self.states):
+            if not collector.goes_on(report):
+                return
+
 
 class SequentialArm(ConfigArm):
     """One config at a time in this process."""
@@ -78,9 +84,7 @@ class SequentialArm(ConfigArm):
             if not self.limits.stop:
                 collector.add(run_trial(self.data(pack), pack[0], timeout))
                 continue
-            for report in run_to_rungs(self.data(pack), pack[0], self.limits, self.states):
-                if not collector.goes_on(report):
-                    break
+            self.run_to_end(collector, pack)
 
 
 def fit_alone(data: TrialData, trial: ConfigTrial) -> FitResult:
@@ -130,7 +134,7 @@ def run_to_rungs(data: TrialData | str, trial: ConfigTrial, limits: Limits, stat
     (at, earlier), spent, cpu_started = PausedTraining(*place).position(), 0.0, time.process_time()
     for rung in (*limits.stop.make().rungs(at - 1, trial.config.train.epochs - 1), None):
         parts = list[FitResult]()
-        timeout = limits.timeout and max(limits.timeout - spent, 0.01)
+        timeout = limits.timeout and max(limits.timeout - earlier - spent, 0.01)
         result = run_trial(data, trial, timeout, partial(_fit_part, PausedTraining(*place, rung), rung, parts))
         spent += result.seconds
         is_paused = result.status == "ok" and parts[0].paused

@@ -10,29 +10,22 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Literal, NamedTuple
+from typing import Literal
+
+from sp500.runs.trials import RungDecision
 
 StopperName = Literal["asha", "median"]
 # Values of others before a median says something: as many as Optuna's MedianPruner waits for.
 FEWEST = 5
 
 
-class Decision(NamedTuple):
-    """A stopper's answer to the value that a trial reported at a rung."""
-
-    trial: str
-    rung: int
-    value: float
-    goes_on: bool
-
-
 class Stopper(ABC):
     """Decides at the rungs `first`, `first * reduction`, `first * reduction ** 2`, ... whether a trial goes on."""
 
-    def __init__(self, first: int = 3, reduction: int = 3) -> None:
+    def __init__(self, first: int, reduction: int) -> None:
         self.first, self.reduction = first, reduction
         self._known: dict[tuple[str, int], bool] = {}
         self._values: dict[int, list[float]] = {}
@@ -49,18 +42,22 @@ class Stopper(ABC):
             rung *= self.reduction
         return rungs
 
-    def knows(self, trial_id: str, rung: int) -> bool:
-        """Return whether it has decided on this trial at this rung."""
-        return (trial_id, rung) in self._known
+    def decide(
+        self, trial_id: str, rung: int, value: float, keep: Callable[[RungDecision], None] = lambda decision: None
+    ) -> bool:
+        """Return whether a trial goes on after this rung. NaN never goes on.
 
-    def decide(self, trial_id: str, rung: int, value: float) -> bool:
-        """Return whether a trial goes on after this rung. Asked again, it answers as before. NaN never goes on."""
-        if not self.knows(trial_id, rung):
-            goes_on = not math.isnan(value) and self.rule(value, self._values.get(rung, []))
-            self.restore([Decision(trial_id, rung, value, goes_on)])
-        return self._known[trial_id, rung]
+        `keep` gets the decision before it is returned. Asked again, it answers as before and keeps nothing.
+        """
+        if (known := self._known.get((trial_id, rung))) is not None:
+            return known
+        goes_on = not math.isnan(value) and self.rule(value, self._values.get(rung, []))
+        decision = RungDecision(trial=trial_id, rung=rung, value=value, goes_on=goes_on)
+        keep(decision)
+        self.restore([decision])
+        return goes_on
 
-    def restore(self, decisions: Iterable[Decision]) -> None:
+    def restore(self, decisions: Iterable[RungDecision]) -> None:
         """Add decisions that were made before, such as those in a ledger."""
         for decision in decisions:
             self._known[decision.trial, decision.rung] = decision.goes_on
@@ -107,7 +104,7 @@ class StopRule:
     first: int = 3
     reduction: int = 3
 
-    def make(self, decisions: Iterable[Decision] = ()) -> Stopper:
+    def make(self, decisions: Iterable[RungDecision] = ()) -> Stopper:
         """Return a new stopper that made these decisions."""
         stopper = STOPPERS[self.name](self.first, self.reduction)
         stopper.restore(decisions)

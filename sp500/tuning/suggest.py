@@ -92,14 +92,14 @@ class Suggester(ABC, Generic[T]):
         return trial.overrides
 
     def replay(self, asked: Sequence[Asked], results: Sequence[TrialResult]) -> list[T]:
-        """Go through an earlier attempt: what was asked for and told, in its order. Returns trials without a result."""
-        done, told, left = {result.id for result in results}, 0, list[T]()
+        """Go through an earlier attempt: its calls and results, in their order. Returns trials without a result."""
+        done, known, left = {result.id for result in results}, 0, list[T]()
         for call in asked:
-            for result in results[told : call.told]:
+            for result in results[known : call.known]:
                 self.tell(result)
-            told = max(told, call.told)
+            known = max(known, call.known)
             left += [trial for trial in self.ask_again(call) if trial.id not in done]
-        for result in results[told:]:
+        for result in results[known:]:
             self.tell(result)
         return left
 
@@ -115,9 +115,9 @@ def load_method(method: str) -> type[Suggester[Any]]:
     Raises ConfigError for a package of an extra that is not installed.
     """
     if method not in METHODS:
-        from sp500.tuning.own import Own
+        from sp500.tuning.own import UserSuggester
 
-        return type("Own", (Own,), {"reference": parse(method, "method", METHODS)})
+        return type("UserSuggester", (UserSuggester,), {"reference": parse(method, "method", METHODS)})
     require(method, EXTRAS.get(method, ()))
     kind: type[Suggester[Any]] = resolve_name(METHODS[method])
     return kind

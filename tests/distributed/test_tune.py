@@ -31,10 +31,11 @@ def base() -> RunConfig:
 
 
 def searched(base, folder, name, *, arm, axes=AXES, resume=False, method="grid", trials=None, limits=None, then=None):
-    seen = []
+    seen, cores = [], set()
 
     def keep(result, running):
         seen.append(result)
+        cores.add(chosen.cores)
         if then:
             then(len(seen))
 
@@ -45,6 +46,7 @@ def searched(base, folder, name, *, arm, axes=AXES, resume=False, method="grid",
         _, data = search_steps.prepare(base, plan)
         with search_steps.choose_arm(plan, base, run, data, background) as chosen:
             found = search_steps.run_trials(chosen, base, run, plan, data, on_result=keep)
+        assert cores <= {chosen.cores}
         return search_steps.train_best(base, run, plan, data, found), seen
 
 

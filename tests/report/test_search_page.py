@@ -322,6 +322,22 @@ def test_trials_on_different_data_are_compared_by_their_share_of_the_naive_loss(
     assert [one["loss"] for one in found.numbers["history"]["sequential"]] == pytest.approx([2.0, 0.9])
 
 
+def test_trials_are_compared_by_what_the_search_was_told_to_monitor() -> None:
+    low = changed(trial("low", 0.2, 1.0, lr=1), naive_loss=1.0, dataset="KO", monitored=-0.6)
+    right = changed(trial("right", 0.9, 2.0, lr=2), naive_loss=1.0, dataset="AAPL", monitored=-0.8)
+    best = {"overrides": {"model.lr": 2}, "valid_loss": 0.9, "id": "right", "score": -0.8}
+    named = [best | {"dataset": "AAPL"}, best | {"dataset": "KO", "id": "low", "score": -0.6}]
+    record = side("s", 0, "sequential", 20.0, best=best, by_dataset=named)
+    record.config["train"] = {"monitor": "accuracy", "monitor_mode": "max"}
+    found = results.newest([record], {"s": [low, right]})
+    assert (found.relative, found.loss) == (False, "minus accuracy")
+    assert [one["loss"] for one in found.numbers["history"]["sequential"]] == [-0.6, -0.8]
+    assert cells(tables.best_trials(found), "Id") == ["right", "low"]
+    assert cells(tables.best_trials(found), "accuracy") == ["0.800000", "0.600000"]
+    assert cells(tables.by_dataset(found), "accuracy") == ["0.800000", "0.600000"]
+    assert sentences(found)[2].endswith("(accuracy 0.8).")
+
+
 # The page.
 
 

@@ -43,6 +43,17 @@ def test_means_and_spreads_are_told_with_the_seeds_won():
     assert "wide, 60 configs" in table.caption
 
 
+def test_metric_of_which_the_highest_is_best_is_named_with_its_own_sign():
+    contest = [search("tpe", 0, -0.9), search("random", 0, -0.8)]
+    for record in contest:
+        record.search.update(metric="accuracy", maximize=True)
+    [sentence] = samplers.verdicts(contest)
+    assert "tpe found a higher accuracy than random search (0.900000 against 0.800000; higher in 1 of 1" in sentence
+    [table] = samplers.methods(contest)
+    assert table.caption == "Best accuracy by method: wide, 60 configs"
+    assert [row.cells[0] for row in table.rows] == ["tpe", "random"]
+
+
 def test_method_that_does_not_win_is_told_as_such():
     worse = [search("tpe", 0, 0.5), search("random", 0, 0.4)]
     [said] = samplers.verdicts(worse)

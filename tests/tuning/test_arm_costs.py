@@ -50,7 +50,7 @@ def test_ray_is_chosen_only_where_its_cores_make_up_for_its_start(made, epochs, 
 
 def test_reason_names_the_expected_seconds_of_every_arm(made):
     why = chosen(2000, made, 64)[1]
-    assert why.startswith("mode ray: expected for 108 configs are one after another ")
+    assert why.startswith("expected for 108 configs are one after another ")
     assert "s on 1 core, packed without Ray " in why
     assert why.endswith("s on 64 cores")
 

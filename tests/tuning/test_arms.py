@@ -11,6 +11,7 @@ from sp500.config import DataConfig, RunConfig, TrainConfig
 from sp500.runs.trials import Ledger, TrialResult, read_trials
 from sp500.tasks.settings import SyntheticConfig
 from sp500.training.loop import FitResult
+from sp500.training.pause import PausedTraining
 from sp500.tuning import sequential, space, trial_data
 from sp500.tuning.arm import Collector
 from sp500.tuning.axes import choices
@@ -18,6 +19,7 @@ from sp500.tuning.limits import Limits
 from sp500.tuning.packing import scheduler
 from sp500.tuning.packing.scheduler import PackedArm
 from sp500.tuning.space import candidates
+from sp500.tuning.stopper import StopRule
 from sp500.tuning.suggest import Grid
 
 AXES = {"model.hidden": (4, 8), "train.lr": (1e-3, 1e-2), "model.dropout": (0.0, 0.5)}
@@ -103,6 +105,15 @@ def test_trial_over_its_time_fails_and_others_do_not(base, tmp_path):
     reasons = {one.overrides["train.epochs"]: one.reason for one in found.values()}
     assert reasons[2] == ""
     assert "longer than 3 s" in reasons[1_000_000]
+
+
+def test_time_before_a_kill_counts_for_a_trial_that_goes_on(base, data, tmp_path, monkeypatch):
+    endless = space.trial(base, {"train.epochs": 1_000_000})
+    monkeypatch.setattr(PausedTraining, "position", lambda self: (1, 60.0))
+    limits = Limits(pack="off", timeout=60.0, stop=StopRule("asha", 1_000))
+    [report] = sequential.run_to_rungs(data, endless, limits, tmp_path)
+    assert (report.result.status, report.rung) == ("failed", None)
+    assert 60 < report.result.seconds < 65
 
 
 def test_process_over_its_memory_fails_that_trial_alone(base, tmp_path):

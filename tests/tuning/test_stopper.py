@@ -8,7 +8,8 @@ import warnings
 import optuna
 import pytest
 
-from sp500.tuning.stopper import STOPPERS, Asha, Decision, Median, StopRule
+from sp500.runs.trials import RungDecision
+from sp500.tuning.stopper import STOPPERS, Asha, StopRule
 
 BUDGET, TABLES = 27, 500
 
@@ -83,15 +84,19 @@ def test_stopper_rebuilt_from_its_decisions_goes_on_alike(name):
     listing = reports(random.Random(5), 40, 3)
     whole = StopRule(name, 1).make()
     answers = [whole.decide(str(trial), rung, value) for trial, rung, value in listing]
-    rows = [Decision(str(trial), *rest, answer) for (trial, *rest), answer in zip(listing, answers, strict=True)]
+    rows = [
+        RungDecision(trial=str(trial), rung=rung, value=value, goes_on=answer)
+        for (trial, rung, value), answer in zip(listing, answers, strict=True)
+    ]
     for cut in (0, 1, 50, 100):
-        again = StopRule(name, 1).make(rows[:cut])
+        again, kept = StopRule(name, 1).make(rows[:cut]), []
         # What was decided before the kill is asked again, and does not count twice.
-        assert [again.decide(*row[:3]) for row in rows] == answers
+        assert [again.decide(row.trial, row.rung, row.value, kept.append) for row in rows] == answers
+        assert kept == rows[cut:]
 
 
 def test_median_lets_five_pass_and_then_compares_with_the_others():
-    stopper, chance = Median(), random.Random(1)
+    stopper, chance = StopRule("median").make(), random.Random(1)
     values = [chance.random() for _ in range(200)]
     expected = [place < 5 or value <= statistics.median(values[:place]) for place, value in enumerate(values)]
     assert [stopper.decide(str(place), 3, value) for place, value in enumerate(values)] == expected

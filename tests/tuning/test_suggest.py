@@ -5,6 +5,7 @@ import pytest
 from sp500.config import ModelConfig, RunConfig
 from sp500.errors import ConfigError, DataError
 from sp500.runs.trials import Ledger, TrialResult
+from sp500.studies.settings import SearchSettings
 from sp500.tuning import space, suggest
 from sp500.tuning.arm import Arm, Collector
 from sp500.tuning.space import PRESETS, Choice, Integers, Space, Uniform, candidates, choices
@@ -319,6 +320,9 @@ OWN_FAULTS = {
     "no method tell": ("def tell", "def told", "has no method tell; add 'def tell"),
     "values": ("axis.at(self.random.random())", "7", "ask gave .*7.*, which search space grid18 does not have"),
     "clock": ("random.Random(seed)", "random.Random()", "where the interrupted search had"),
+    "at once": ("at_once = 2", "at_once = 0", "class Hill: at_once is 0; write a whole number of at least 1"),
+    "at once, text": ("at_once = 2", "at_once = 'x'", "at_once is 'x'"),
+    "at once, none": ("at_once = 2", "at_once = None", "at_once is None"),
     "nothing new": ("axis.at(self.random.random())", "axis.at(0)", "1,000 calls of ask gave no new valid config"),
 }
 
@@ -334,6 +338,22 @@ def test_wrong_suggester_of_a_users_is_refused_with_the_reason(old, new, reason,
 
     with pytest.raises(ConfigError, match=reason):
         search_and_resume()
+
+
+def test_suggester_of_a_users_may_give_one_new_config_per_call_and_hears_no_nan(hill, tmp_path):
+    (tmp_path / "hill.py").write_text(HILL.replace("in range(count)", "in range(1)"))
+    search = suggester(hill, candidates(RunConfig(), SPACES["ranges"]), 2000, 0)
+    asked = search.ask(2000)
+    assert len(set(ids(asked))) == 2000
+    search.tell(result(asked[0]).model_copy(update={"monitored": math.nan}))
+    assert search._user.best == (math.inf, None)
+
+
+def test_changed_suggester_of_a_users_is_named_by_its_file(hill, tmp_path):
+    (tmp_path / "other.py").write_text(HILL + "# changed")
+    kept, wanted = SearchSettings(method=hill), SearchSettings(method=f"{tmp_path}/other.py:Hill")
+    assert kept.name_changed_source(wanted) == f"{tmp_path}/other.py differs from the run's {tmp_path}/hill.py"
+    assert kept.name_changed_source(kept) == ""
 
 
 def test_error_in_a_suggester_of_a_users_names_its_line(hill, tmp_path):

@@ -31,6 +31,11 @@ Numbers = Mapping[str, Any]
 """Result of `compare.searches`."""
 
 
+def name_arms(search: SearchSummary | None) -> Mapping[str, str]:
+    """Return the names of a search's arms for a reader: those of programs if it tried programs."""
+    return PROGRAM_NAMES if search and search.get("metric") else NAMES
+
+
 def sentences(numbers: Numbers) -> list[str]:
     """Return what packing and Ray gained, whether the arms found the same, and where Ray breaks even."""
     arms = numbers["arms"] or {}
@@ -43,7 +48,7 @@ def sentences(numbers: Numbers) -> list[str]:
     return [sentence for sentence in lines if sentence]
 
 
-def of_programs(numbers: Numbers) -> list[str]:
+def describe_programs(numbers: Numbers, metric: str) -> list[str]:
     """Return what the arms of a search of programs took, and by how much several at once and Ray were faster."""
     arms = numbers["arms"] or {}
     times = {arm: row["speedup_over_sequential"] for arm, row in arms.items() if arm != "sequential"}
@@ -62,7 +67,8 @@ def of_programs(numbers: Numbers) -> list[str]:
     ]
     if missing := [f"--mode {arm}" for arm in PROGRAM_NAMES if arm not in arms]:
         lines.append(f"To compare, run the same search under another --name with {join(missing)} too.")
-    return [line for line in (*_busy(arms, PROGRAM_NAMES), *lines, _agreement(numbers)) if line]
+    agreement = _agreement(numbers, f"values of {metric}", "")
+    return [line for line in (*_busy(arms, PROGRAM_NAMES), *lines, agreement) if line]
 
 
 def halving(search: SearchSummary) -> list[str]:
@@ -76,7 +82,7 @@ def halving(search: SearchSummary) -> list[str]:
     ]
 
 
-def stopping(search: SearchSummary) -> list[str]:
+def describe_stopped(search: SearchSummary) -> list[str]:
     """Return how many configs a stopper ended at which epoch; nothing for a search without one."""
     if (stopped := search.get("stopped")) is None:
         return []
@@ -183,15 +189,15 @@ def _describe_gain(name: str, times: float, over: str) -> str:
     return f"{name} was {times:.1f}{TIMES} as fast as {over}"
 
 
-def _agreement(numbers: Numbers) -> str:
+def _agreement(numbers: Numbers, values: str = "validation losses", way_out: str = f" {ROUNDING}") -> str:
+    """Return whether the arms found the same; `values`: what they compare by, `way_out`: what to do if not."""
     same, distance = numbers["same_best"], numbers["metric_gap"]
     if same is None:
         return ""
     apart = f"agree within {gap(distance)}" if same else f"differ by {100 * (distance or 0):.1g}%"
     losses = apart if distance else "are equal"
     best = "the same best config" if same else "different best configs"
-    why = "" if same else f" {ROUNDING}"
-    return f"The arms found {best}; the best validation losses {losses}.{why}"
+    return f"The arms found {best}; the best {values} {losses}.{'' if same else way_out}"
 
 
 def _break_even(numbers: Numbers) -> list[str]:

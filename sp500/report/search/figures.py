@@ -72,7 +72,7 @@ def history(search: Search) -> Figure | None:
     legend = dict(sorted(zip(texts, marks, strict=True), key=lambda pair: pair[0] == FAILED))
     axes.legend(legend.values(), legend, loc="lower left", bbox_to_anchor=(-0.01, 1), ncols=4, borderaxespad=0.2)
     caption = _describe(search, sides, losses, top) + (NAIVE if search.relative else "")
-    caption += f" Validation loss: {search.loss_definition}" if search.loss_definition else ""
+    caption += f" Validation loss: {search.loss_definition}" if search.loss_definition and not search.measure else ""
     return render(chart, "history", caption)
 
 

@@ -27,7 +27,7 @@ class Trial(TrialResult):
     """A trial and what it is compared by."""
 
     loss: float = math.inf
-    """The validation loss, or its share of the naive one; infinite if the trial failed."""
+    """The validation loss, its share of the naive one or what `train.monitor` names; infinite if the trial failed."""
 
 
 @dataclass(frozen=True)

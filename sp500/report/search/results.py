@@ -10,13 +10,15 @@ from typing import TypedDict
 
 from sp500 import metrics
 from sp500.config.task import of_record
-from sp500.report.search.arms import NAMES, PROGRAM_NAMES
+from sp500.report.search.arms import name_arms
 from sp500.report.search.hyperparameters import Trial, drop_failed, importance
 from sp500.runs import compare
 from sp500.runs.record import RunRecord
 from sp500.runs.results import SearchComparison, SearchSummary
 from sp500.runs.trials import TrialResult
 
+LOSS = "valid_loss"
+"""What `train.monitor` names by default."""
 NAIVE = " Naive: the loss of always answering zero, which compares sets of data."
 """Addition to a caption if trials ran on several."""
 
@@ -75,19 +77,24 @@ class Search:
         return self.summary.get("metric", "") if self.summary else ""
 
     @property
+    def measure(self) -> str:
+        """That metric, or what `train.monitor` names; '' if trials are compared by the validation loss."""
+        return name_measure(self.record)[0] if self.record else ""
+
+    @property
     def sign(self) -> int:
-        """-1 if a loss is the negative of the metric, whose highest value is the best."""
-        return -1 if self.summary and self.summary.get("maximize") else 1
+        """-1 if a loss is the negative of the measure, whose highest value is the best."""
+        return name_measure(self.record)[1] if self.record else 1
 
     @property
     def loss_name(self) -> str:
         """The number that trials are compared by, of which the lowest is the best."""
-        return f"{'minus ' if self.sign < 0 else ''}{self.metric}" if self.metric else "validation loss"
+        return f"{'minus ' if self.sign < 0 else ''}{self.measure}" if self.measure else "validation loss"
 
     @property
     def arm_names(self) -> Mapping[str, str]:
         """The names of its arms for a reader."""
-        return PROGRAM_NAMES if self.metric else NAMES
+        return name_arms(self.summary)
 
     @property
     def loss_definition(self) -> str:
@@ -152,15 +159,32 @@ def newest(records: Sequence[RunRecord], trials: Mapping[str, Sequence[TrialResu
     numbers = compare.searches(arms)
     if timed is not None and timed.search is not None:
         numbers = _comparison(timed.search)
-    names = PROGRAM_NAMES if any(record.search and record.search.get("metric") for record in arms.values()) else NAMES
-    ran = [(names[arm], arms[arm], trials.get(arms[arm].name, [])) for arm in compare.EVERY_ARM if arm in arms]
-    relative = any(len({trial.dataset for trial in results}) > 1 for _, _, results in ran)
+    ran = [(arms[arm], trials.get(arms[arm].name, [])) for arm in compare.EVERY_ARM if arm in arms]
+    is_monitored = any(trial.monitored is not None for _, results in ran for trial in results)
+    relative = not is_monitored and any(len({trial.dataset for trial in results}) > 1 for _, results in ran)
     sides = [_side(*run_of_arm, relative=relative) for run_of_arm in ran]
     newer = max((side.record for side in sides), key=lambda record: record.finished, default=None)
     record = timed or newer
     shown = _choose_side(sides, record)
     weights = importance(list(shown.trials.values()) if shown else [])
     return Search(numbers, sides, shown, record, weights, relative, _list_earlier(records))
+
+
+def name_measure(record: RunRecord) -> tuple[str, int]:
+    """Return what a search compares by if not the validation loss, else '', and -1 if its highest value is the best."""
+    if record.search and (metric := record.search.get("metric")):
+        return metric, -1 if record.search.get("maximize") else 1
+    train = record.config.get("train") or {}
+    if (monitor := train.get("monitor", LOSS)) == LOSS:
+        return "", 1
+    return monitor, -1 if train.get("monitor_mode") == "max" else 1
+
+
+def read_best(record: RunRecord, search: SearchSummary) -> float:
+    """Return the best value of what a search compares by, as a reader knows it."""
+    (measure, sign), best = name_measure(record), search["best"]
+    score = best["score"] if measure and not search.get("metric") else None
+    return sign * (best["valid_loss"] if score is None else score)
 
 
 def _list_earlier(records: Sequence[RunRecord]) -> list[str]:
@@ -205,16 +229,16 @@ def best_so_far(side: Side) -> list[Best]:
     return bests
 
 
-def _side(name: str, record: RunRecord, results: Sequence[TrialResult], *, relative: bool) -> Side:
+def _side(record: RunRecord, results: Sequence[TrialResult], *, relative: bool) -> Side:
     # A config that was run again keeps its first place in the ledger.
     ends = {result.id: result.finished for result in results if result.finished}
     ordered = sorted(results, key=lambda result: ends[result.id]) if len(ends) == len(results) else results
     trials = [Trial(**result.model_dump(), loss=_loss(result, relative)) for result in ordered]
-    return Side(name, record, {trial.id: trial for trial in trials})
+    return Side(name_arms(record.search)[record.arm], record, {trial.id: trial for trial in trials})
 
 
 def _loss(result: TrialResult, relative: bool) -> float:
-    loss = result.score if relative else result.valid_loss
+    loss = result.score if relative or result.monitored is not None else result.valid_loss
     return math.inf if loss is None else loss
 
 

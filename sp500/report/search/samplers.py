@@ -7,61 +7,75 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import mean, stdev
 
 from sp500.formatting import fixed, some
+from sp500.report.search.results import name_measure, read_best
 from sp500.report.tables import Table, table
 from sp500.runs.record import RunRecord
 
-Losses = dict[str, dict[int, float]]
-"""Best validation loss of each seed, by method."""
+
+@dataclass(frozen=True)
+class Contest:
+    """Searches that are alike but for their method and their seed."""
+
+    named: str
+    measure: str
+    """What they compare by; '' if it is the validation loss."""
+    sign: int
+    """-1 if the highest value is the best."""
+    values: dict[str, dict[int, float]] = field(default_factory=dict)
+    """The best value of each seed, by method."""
 
 
-def contests(records: Sequence[RunRecord]) -> dict[str, Losses]:
-    """Return losses by what was searched: space, configs, data and epochs alike, with two methods at least.
+def contests(records: Sequence[RunRecord]) -> list[Contest]:
+    """Return what was searched with two methods at least: space, configs, data, epochs and measure alike.
 
     A seed that was searched again by the same method counts as it was last.
     """
-    groups: dict[tuple[str, str], Losses] = {}
+    groups: dict[str, Contest] = {}
     for record in records:
         search = record.search
         if search is None or record.status != "ok" or record.arm == "all":
             continue
-        named = f"{search['space']}, {some(search['configs'], 'config')}"
-        alike = json.dumps(
-            [*_programs(record), record.config.get("data"), _epochs(record)], sort_keys=True, default=str
-        )
-        losses = groups.setdefault((named, alike), {}).setdefault(search["method"], {})
-        losses[record.seed] = search["best"]["valid_loss"]
-    return {named: losses for (named, _), losses in groups.items() if len(losses) > 1}
+        named, (measure, sign) = f"{search['space']}, {some(search['configs'], 'config')}", name_measure(record)
+        program = record.fingerprint if search.get("metric") else ""
+        facts = [named, measure, sign, program, record.config.get("data"), _epochs(record)]
+        contest = groups.setdefault(json.dumps(facts, sort_keys=True, default=str), Contest(named, measure, sign))
+        contest.values.setdefault(search["method"], {})[record.seed] = read_best(record, search)
+    return [contest for contest in groups.values() if len(contest.values) > 1]
 
 
 def methods(records: Sequence[RunRecord]) -> list[Table]:
     """Return a table for each contest: what each method found, over its seeds."""
-    return [_table(named, losses) for named, losses in contests(records).items()]
+    return [_table(contest) for contest in contests(records)]
 
 
 def verdicts(records: Sequence[RunRecord]) -> list[str]:
     """Return, for each contest that random search took part in, whether another method did better."""
-    lines = []
-    for named, losses in contests(records).items():
-        lines += [
-            _verdict(named, method, losses[method], losses["random"])
-            for method in losses
-            if method != "random" and "random" in losses
-        ]
-    return lines
+    return [
+        _verdict(contest, method)
+        for contest in contests(records)
+        for method in contest.values
+        if method != "random" and "random" in contest.values
+    ]
 
 
-def _verdict(named: str, method: str, losses: Mapping[int, float], random: Mapping[int, float]) -> str:
-    both = sorted(set(losses) & set(random))
-    won = sum(losses[seed] < random[seed] for seed in both)
-    how = "found no lower loss than" if mean(losses.values()) >= mean(random.values()) else "found a lower loss than"
-    paired = f"; lower in {won} of {some(len(both), 'seed')} that both searched" if both else ""
-    return f"{named}: {method} {how} random search ({_spread(losses)} against {_spread(random)}{paired})."
+def _verdict(contest: Contest, method: str) -> str:
+    values, random, sign = contest.values[method], contest.values["random"], contest.sign
+    both = sorted(set(values) & set(random))
+    won = sum(sign * values[seed] < sign * random[seed] for seed in both)
+    better = "higher" if sign < 0 else "lower"
+    article = "a" if sign * mean(values.values()) < sign * mean(random.values()) else "no"
+    paired = f"; {better} in {won} of {some(len(both), 'seed')} that both searched" if both else ""
+    return (
+        f"{contest.named}: {method} found {article} {better} {contest.measure or 'loss'} than random search "
+        f"({_spread(values)} against {_spread(random)}{paired})."
+    )
 
 
-def _table(named: str, losses: Losses) -> Table:
+def _table(contest: Contest) -> Table:
     lines = [
         {
             "Method": method,
@@ -71,19 +85,14 @@ def _table(named: str, losses: Losses) -> Table:
             "Lowest": fixed(min(by_seed.values()), 6),
             "Highest": fixed(max(by_seed.values()), 6),
         }
-        for method, by_seed in sorted(losses.items(), key=lambda item: mean(item[1].values()))
+        for method, by_seed in sorted(contest.values.items(), key=lambda item: contest.sign * mean(item[1].values()))
     ]
-    return table(f"Best validation loss by method: {named}", lines, text=("Method",))
+    return table(f"Best {contest.measure or 'validation loss'} by method: {contest.named}", lines, text=("Method",))
 
 
 def _spread(by_seed: Mapping[int, float]) -> str:
     middle = fixed(mean(by_seed.values()), 6)
     return f"{middle} ± {fixed(stdev(by_seed.values()), 6)}" if len(by_seed) > 1 else middle
-
-
-def _programs(record: RunRecord) -> list[object]:
-    """Return what tells a program of the user's from another; nothing of a search of configs."""
-    return [record.fingerprint] if "command" in record.config else []
 
 
 def _epochs(record: RunRecord) -> object:

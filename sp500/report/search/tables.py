@@ -8,6 +8,7 @@ from sp500.report.models import scores
 from sp500.report.search.hyperparameters import Trial, drop_failed
 from sp500.report.search.results import Search, Side
 from sp500.report.tables import Table, shorten, table
+from sp500.runs.results import ChosenConfig
 
 TOP, REASONS = 5, 20
 """Rows of the best configs and of the reasons of failed ones."""
@@ -29,10 +30,9 @@ def best_trials(search: Search) -> Table | None:
     packed = any(trial.pack > 1 for side in search.sides for trial in side.trials.values())
     lines = []
     for trial in top:
-        line = {
-            "Config": formatting.config(trial.overrides),
-            search.metric or "Valid loss": fixed(_shown(trial, search), 6),
-        }
+        line = {"Config": formatting.config(trial.overrides)}
+        line |= {search.measure: fixed(search.sign * trial.loss, 6)} if search.measure else {}
+        line |= {} if search.metric else {"Valid loss": fixed(trial.valid_loss, 6)}
         line |= {"Of naive": percent(trial.loss, 2)} if search.relative else {}
         line |= {"Excess Sharpe": fixed(_annual(trial, search))} if traded else {}
         line |= {"Best epoch": formatting.setting(trial.best_epoch), "Epochs": formatting.setting(trial.epochs)}
@@ -53,11 +53,6 @@ def best_trials(search: Search) -> Table | None:
     return table(caption, lines, text=("Config", "Id"), note=" ".join(notes))
 
 
-def _shown(trial: Trial, search: Search) -> float | None:
-    """Return a trial's loss as a reader knows it: of a program that is maximized, the metric itself."""
-    return None if trial.valid_loss is None else search.sign * trial.valid_loss
-
-
 def _annual(trial: Trial, search: Search) -> float | None:
     """Return a trial's Sharpe ratio per year."""
     each = trial.valid_excess_sharpe
@@ -67,12 +62,21 @@ def _annual(trial: Trial, search: Search) -> float | None:
 def by_dataset(search: Search) -> Table | None:
     """Return the best config of each set of data, if the search had several."""
     alike = search.summary["by_dataset"] if search.summary else []
+    title = search.measure or "Of naive"
+    note = "" if search.measure else "Of naive: validation loss over that of always answering zero."
+
+    def score(config: ChosenConfig) -> str:
+        """Return what the configs are ranked by."""
+        if not search.measure or config["score"] is None:
+            return percent(config["score"], 2)
+        return fixed(search.sign * config["score"], 6)
+
     lines = [
         {"Data": config["dataset"], "Best config": formatting.config(config["overrides"])}
-        | {"Valid loss": fixed(config["valid_loss"], 6), "Of naive": percent(config["score"], 2), "Id": config["id"]}
+        | {"Valid loss": fixed(config["valid_loss"], 6)}
+        | {title: score(config), "Id": config["id"]}
         for config in alike
     ]
-    note = "Of naive: validation loss over that of always answering zero."
     caption = "The best config of each set of data, best first"
     return table(caption, lines, text=("Data", "Best config", "Id"), note=note) if len(lines) > 1 else None
 

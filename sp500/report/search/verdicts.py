@@ -11,7 +11,7 @@ from sp500 import formatting
 from sp500.formatting import fixed, percent, some
 from sp500.report.models import scores
 from sp500.report.search import arms
-from sp500.report.search.results import Search
+from sp500.report.search.results import Search, read_best
 from sp500.runs.compare import relative_gap
 from sp500.runs.record import RunRecord
 from sp500.suspicion import find_signs, warn
@@ -28,8 +28,9 @@ def sentences(search: Search) -> list[str]:
     """Return all sentences on the search; nothing if no search ran."""
     if search.record is None:
         return []
-    compared = arms.of_programs if search.metric else arms.sentences
-    lines = [*compared(search.compared), *apart(search), *best(search), *splits(search), *luck(search)]
+    numbers = search.compared
+    compared = arms.describe_programs(numbers, search.metric) if search.metric else arms.sentences(numbers)
+    lines = [*compared, *apart(search), *best(search), *splits(search), *luck(search)]
     return [_suspect(search.record) + lines[0], *lines[1:]] if lines else []
 
 
@@ -57,16 +58,16 @@ def apart(search: Search) -> list[str]:
 def best(search: Search) -> list[str]:
     """Return how many configs were tried and how many failed, and which was chosen."""
     summary, configs = search.summary, search.compared["configs"]
-    if not summary or not configs:
+    if not search.record or not summary or not configs:
         return []
     chosen = summary["best"]
     failed = f", {search.failed:,} of which failed" if search.failed else ""
     settings = formatting.config(chosen["overrides"]) or "the base settings"
     naive = f", {percent(chosen['score'], 2)} of that of always answering zero" if search.relative else ""
-    loss = f"{search.metric or 'validation loss'} {search.sign * chosen['valid_loss']:.6g}{naive}"
+    loss = f"{search.measure or 'validation loss'} {read_best(search.record, summary):.6g}{naive}"
     arm = f" {search.shown.name}" if search.shown and search.compared["same_best"] is False else ""
     chose = f"Best of {some(configs, 'config')} tried{arm}{failed}: {settings} ({loss}).{_again(search)}"
-    return [chose, *arms.halving(summary), *arms.stopping(summary)]
+    return [chose, *arms.halving(summary), *arms.describe_stopped(summary)]
 
 
 def _again(search: Search) -> str:

@@ -14,10 +14,8 @@ import os
 import signal
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import takewhile
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess, parent_process
 from pathlib import Path
@@ -70,8 +68,7 @@ class PackedArm(ConfigArm):
             limit_memory(self.limits.memory)
         while pack := collector.take():
             if self.limits.stop:
-                reports = run_to_rungs(self.data(pack), pack[0], self.limits, self.states)
-                deque(takewhile(collector.goes_on, reports), maxlen=0)
+                self.run_to_end(collector, pack)
                 continue
             for results in run_pack(self.data(pack), pack, self.limits.timeout, self.limits.halving):
                 for result in results:
@@ -159,9 +156,11 @@ def _watch(timeout: float | None, trials: int) -> Iterator[None]:
     """Kill this process if the block, in which so many trials end, does not return long after their deadline."""
     if timeout:
         faulthandler.dump_traceback_later(2 * timeout * trials + GRACE_SECONDS, exit=True)
-    yield
-    if timeout:  # after a fork, this waits for ever for a thread that a parent had started
-        faulthandler.cancel_dump_traceback_later()
+    try:
+        yield
+    finally:
+        if timeout:  # after a fork, this waits for ever for a thread that a parent had started
+            faulthandler.cancel_dump_traceback_later()
 
 
 def run_pack(
