@@ -8,7 +8,7 @@ from result_rows import chosen
 from search_records import side
 
 from sp500.report.search import figures, results
-from sp500.report.search.arms import arms_table, break_even_table
+from sp500.report.search.arms import arms_table, break_even_table, describe_programs
 from sp500.report.search.arms import sentences as arm_sentences
 from sp500.report.search.section import SearchSection
 from sp500.report.search.verdicts import sentences
@@ -201,3 +201,9 @@ def test_arm_that_was_interrupted_is_not_compared_by_time() -> None:
     assert found.compared["packing_speedup"] is None
     assert sentences(found)[0].endswith("Interrupted, so without a time that compares: packed without Ray.")
     assert sentences(found)[1].startswith("The arms found the same best config")
+
+
+def test_programs_that_differ_between_arms_are_told_by_their_metric() -> None:
+    numbers = {"arms": {}, "configs": 2, "same_best": False, "metric_gap": 0.02}
+    found = describe_programs(numbers, "accuracy")[-1]
+    assert found == "The arms found different best configs; the best values of accuracy differ by 2%."

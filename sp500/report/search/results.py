@@ -78,7 +78,7 @@ class Search:
 
     @property
     def measure(self) -> str:
-        """That metric, or what `train.monitor` names; '' if trials are compared by the validation loss."""
+        """The metric of a program or what `train.monitor` names; '' if trials are compared by the validation loss."""
         return name_measure(self.record)[0] if self.record else ""
 
     @property
