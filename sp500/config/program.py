@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,9 +16,11 @@ from sp500.config import IOConfig
 from sp500.config.frozen import Frozen
 from sp500.credentials import check_settings
 from sp500.errors import ConfigError
+from sp500.machine.disk import file_digest
 from sp500.machine.units import size_bytes
 from sp500.plugins import admission
 from sp500.programs import template
+from sp500.programs.output import find_group
 
 PLACES = ("num_workers", "time_limit", "memory_limit", "device", "io")
 """Settings that decide no number of a program."""
@@ -36,7 +39,7 @@ class ProgramConfig(Frozen):
     braces."""
     metric_pattern: str = ""
     """Regular expression that finds the metric in a line, in place of JSON: its group of that name, else its first
-    group. Groups named epoch and samples count too."""
+    unnamed group. Groups named epoch and samples count too."""
     num_workers: int = Field(0, ge=0)
     """0: one process, without Ray; N >= 1: N processes under Ray Train, with the environment that torchrun sets."""
     time_limit: float | None = Field(None, gt=0)
@@ -65,12 +68,19 @@ class ProgramConfig(Frozen):
     @classmethod
     def _is_a_pattern(cls, pattern: str) -> str:
         try:
-            groups = re.compile(pattern).groups if pattern else 1
+            re.compile(pattern)
         except re.error as error:
             raise ValueError(f"{pattern!r} is not a regular expression: {error}") from None
-        if not groups:
-            raise ValueError(f"{pattern!r} has no group; put the number in parentheses: loss: ([0-9.e-]+)")
         return pattern
+
+    @model_validator(mode="after")
+    def _finds_the_metric(self) -> ProgramConfig:
+        if self.metric_pattern and not find_group(re.compile(self.metric_pattern), self.metric):
+            raise ValueError(
+                f"metric_pattern: {self.metric_pattern!r} has no group for {self.metric}; put the number in "
+                "parentheses: loss: ([0-9.e-]+)"
+            )
+        return self
 
     @field_validator("memory_limit")
     @classmethod
@@ -94,14 +104,13 @@ class ProgramConfig(Frozen):
         """The settings that decide its numbers, with a hash of each file. Raises ConfigError for an unreadable file."""
         script = self.template.script
         files = {str(path): _hash(path) for path in (*([script] if script else []), *self.file)}
-        return {**self.model_dump(mode="json", exclude=set(PLACES) | {"file"}), "files": files}
+        decisive = set(ProgramConfig.model_fields) - {*PLACES, "file"}
+        return {**self.model_dump(mode="json", include=decisive), "files": files}
 
     @property
     def fingerprint(self) -> str:
         """Hash (16 hex digits) of what decides the numbers: not of workers, limits, device and places."""
-        names = set(ProgramConfig.model_fields) | {"files"}
-        identity = {key: value for key, value in self.identity.items() if key in names}
-        return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps(self.identity, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
     def seed(self) -> int:
@@ -125,9 +134,16 @@ class ProgramConfig(Frozen):
 
 def _hash(path: Path) -> str:
     try:
-        with path.expanduser().open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        file = path.expanduser()
+        status = file.stat()
+        return _digest(file, status.st_size, status.st_mtime_ns, status.st_ino)
     except OSError as error:
         raise ConfigError(
             f"file {path}: cannot be read ({error.strerror}); a run knows its files by their hash"
         ) from None
+
+
+@lru_cache(maxsize=256)
+def _digest(path: Path, size: int, changed_ns: int, inode: int) -> str:
+    """Return the hash of a file, which is read again only if it has changed: each trial of a search asks for it."""
+    return file_digest(path)

@@ -100,18 +100,38 @@ def manifest_limits() -> Shares | None:
 
     Raises ConfigError for a value that is not a worker group.
     """
+    group = _read_group()
+    if group is None:
+        return None
+    count = _count_workers(group)
+    return {"CPU": float(count * group.cpus), "GPU": float(count * group.gpus), "nodes": count + 1.0}
+
+
+def list_nodes() -> list[Shares]:
+    """Return CPU and GPU of each node that takes work: of those that there are or, if that is more, may come."""
+    nodes: list[Node] = ray.nodes()
+    shares = [node["Resources"] for node in nodes if node["Alive"] and node["Resources"].get("CPU")]
+    have = [{name: share.get(name, 0.0) for name in ("CPU", "GPU")} for share in shares]
+    group = _read_group()
+    allowed = [{"CPU": float(group.cpus), "GPU": float(group.gpus)}] * _count_workers(group) if group else []
+    return max(have, allowed, key=lambda each: sum(share["CPU"] for share in each))
+
+
+def _read_group() -> WorkerGroup | None:
     text = os.environ.get(WORKERS_VARIABLE, "")
     if not text:
         return None
     try:
-        group = WorkerGroup.model_validate_json(text)
+        return WorkerGroup.model_validate_json(text)
     except ValidationError as error:
         raise ConfigError(
             f"{WORKERS_VARIABLE} = {text!r} is not a worker group ({error.errors()[0]['msg']}). Expected JSON with the "
             'values of the RayCluster, for example {"replicas": 2, "maxReplicas": 4, "CPU": 1, "GPU": 0}'
         ) from None
-    count = group.max_replicas if _has_autoscaler() else group.replicas
-    return {"CPU": float(count * group.cpus), "GPU": float(count * group.gpus), "nodes": count + 1.0}
+
+
+def _count_workers(group: WorkerGroup) -> int:
+    return group.max_replicas if _has_autoscaler() else group.replicas
 
 
 def largest(have: Shares, allowed: Shares | None) -> Shares:

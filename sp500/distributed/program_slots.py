@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from ray.exceptions import RayError
 
 from sp500.config.program import ProgramConfig
 from sp500.distributed import capacity, preflight, session
+from sp500.distributed.capacity import Shares
 from sp500.errors import ResourcesError
 from sp500.programs.output import Measurement
 from sp500.programs.program import End, Program, Request
@@ -25,26 +27,30 @@ from sp500.tuning.programs import Slots
 def connect(config: ProgramConfig, run: Run, *, cpus: int, gpus: int | None) -> Iterator[RaySlots]:
     """Connect to Ray and yield as many slots as it holds, each with these CPUs and GPUs (None: 1 if there are some).
 
-    Raises ResourcesError for a cluster that does not hold one.
+    Raises ResourcesError for a cluster without a node that holds one.
     """
     with session.connect():
         preflight.check_shared_storage(run.path)
         run.write_cluster(preflight.resources())
-        have = preflight.most()
         if gpus is None:
             gpus = int(preflight.use_gpu(config.device, 1))
-        count = int(min(have["CPU"] // cpus, have["GPU"] // gpus if gpus else have["CPU"]))
-        if count < 1:
-            raise ResourcesError(
-                f"trial_cpus {cpus}, trial_gpus {gpus}: the cluster has {have['CPU']:g} CPUs and {have['GPU']:g} GPUs, "
-                "so that no program can run; lower them"
-            )
+        count = count_slots(capacity.list_nodes(), cpus, gpus)
         preflight.worker_share(1, gpu=bool(gpus))  # waits for a first node
-        slots = RaySlots(count, cpus, gpus)
-        try:
-            yield slots
-        finally:
-            slots.close()
+        yield RaySlots(count, cpus, gpus)
+
+
+def count_slots(nodes: Sequence[Shares], cpus: int, gpus: int) -> int:
+    """Return how many programs the nodes hold, each on one node. Raises ResourcesError if none."""
+    count = sum(int(min(node["CPU"] // cpus, node["GPU"] // gpus if gpus else math.inf)) for node in nodes)
+    if not count:
+        most = {name: max((node[name] for node in nodes), default=0.0) for name in ("CPU", "GPU")}
+        if not gpus:
+            raise ResourcesError(f"trial_cpus {cpus}: the largest node has {most['CPU']:g} CPUs; lower it")
+        raise ResourcesError(
+            f"trial_cpus {cpus}, trial_gpus {gpus}: no node has both; the most of one are {most['CPU']:g} CPUs and "
+            f"{most['GPU']:g} GPUs; lower them"
+        )
+    return count
 
 
 class _Place:

@@ -6,10 +6,13 @@ A line is read up to LONGEST bytes, however long it is. The log keeps the last h
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from sp500.machine.disk import explain_errors
 
 LONGEST = 1 << 16
 LOG_BYTES = 16 * 2**20
@@ -54,7 +57,8 @@ class MetricReader:
     def __init__(self, metric: str, pattern: str = "") -> None:
         self._metric = metric
         self._pattern = re.compile(pattern) if pattern else None
-        self._count = 0
+        self._group = find_group(self._pattern, metric) if self._pattern else 0
+        self._lines = 0
 
     def read(self, line: str) -> Measurement | None:
         """Return what a line says of the metric; None if nothing."""
@@ -62,37 +66,44 @@ class MetricReader:
         value = _number(fields.get(self._metric))
         if value is None:
             return None
-        self._count += 1
-        epoch, samples = _number(fields.get("epoch")), _number(fields.get("samples"))
-        return Measurement(
-            value, self._count if epoch is None else int(epoch), None if samples is None else int(samples)
-        )
+        self._lines += 1
+        epoch = _count(fields.get("epoch"))
+        return Measurement(value, self._lines if epoch is None else epoch, _count(fields.get("samples")))
 
     def _match(self, line: str) -> dict[str, Any]:
-        """Return the named groups; the metric is the first group if none has its name."""
+        """Return the named groups and the metric."""
         assert self._pattern
         match = self._pattern.search(line)
-        if not match:
-            return {}
-        named = match.groupdict()
-        return named if self._metric in named or not match.groups() else {**named, self._metric: match[1]}
+        return {**match.groupdict(), self._metric: match[self._group]} if match else {}
+
+
+def find_group(pattern: re.Pattern[str], metric: str) -> int:
+    """Return the number of the group with the metric: that of its name, else the first without a name; 0 if none."""
+    named = pattern.groupindex
+    unnamed = set(range(1, pattern.groups + 1)) - set(named.values())
+    return named.get(metric) or min(unnamed, default=0)
 
 
 class Log:
-    """A file that a program's output goes to. The older half moves to a second file, which the next half replaces."""
+    """A file that a program's output goes to. The older half moves to a second file, which the next half replaces.
+
+    Raises DiskError.
+    """
 
     def __init__(self, path: Path, limit: int = LOG_BYTES) -> None:
         self._path, self._half = path, limit // 2
-        self._file = path.open("ab")
+        with explain_errors(path):
+            self._file = path.open("ab", buffering=0)
 
     def write(self, block: bytes) -> None:
         """Append a block."""
-        if self._file.tell() >= self._half:
-            self._file.close()
-            self._path.replace(self._path.with_name(f"{self._path.name}.1"))
-            self._file = self._path.open("ab")
-        self._file.write(block)
-        self._file.flush()
+        with explain_errors(self._path):
+            if self._file.tell() >= self._half:
+                self._file.close()
+                self._path.replace(self._path.with_name(f"{self._path.name}.1"))
+                self._file = self._path.open("ab", buffering=0)
+            while block:  # a disk that is nearly full takes a part
+                block = block[self._file.write(block) :]
 
 
 def _parse(line: str) -> dict[str, Any]:
@@ -113,6 +124,12 @@ def _number(value: object) -> float | None:
         return float(value)
     except (ValueError, OverflowError):
         return None
+
+
+def _count(value: object) -> int | None:
+    """Return a whole number, rounded down; None for what is none, such as infinity."""
+    number = _number(value)
+    return None if number is None or not math.isfinite(number) else int(number)
 
 
 def _decode(line: bytes | bytearray) -> str:

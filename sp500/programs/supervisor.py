@@ -24,6 +24,7 @@ from typing import Any
 
 import psutil
 
+from sp500.errors import DiskError
 from sp500.machine import process_tree
 from sp500.machine.memory import COST, pss_bytes, tree_pss_bytes
 from sp500.programs.output import Lines, Log, MetricReader
@@ -51,6 +52,8 @@ def main() -> None:
         return
     try:
         end = Tree(json.loads(text)).run()
+    except DiskError as error:
+        end = End("lost", detail=f"its log {error}", at=time.time())
     finally:
         process_tree.end_descendants()
     _print({"end": asdict(end)})

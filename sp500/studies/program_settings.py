@@ -131,7 +131,18 @@ class ProgramSearchSettings(ProgramExperiment):
 
     def check_start(self) -> None:
         """Raise ConfigError for a space, a method or a command that cannot be searched."""
+        if self.num_workers:
+            raise ConfigError(
+                f"num_workers = {self.num_workers}: a search runs each program as one process; leave it out"
+            )
         super().check_start()
         from sp500.studies import program_search
 
         program_search.plan(self)
+
+    def check_ended(self, record: RunRecord) -> None:
+        """Raise ConfigError if the script, a file or the space has changed since the run ended."""
+        super().check_ended(record)
+        from sp500.studies import program_search, search_space
+
+        search_space.check_unchanged(record, self.space, lambda: program_search.plan(self))

@@ -12,7 +12,6 @@ from sp500.config import DataConfig, IOConfig, RunConfig, TrainConfig
 from sp500.config.estimators import explain_alone, reset_unused
 from sp500.config.frozen import AgentFiles, setting
 from sp500.credentials import Address
-from sp500.errors import ConfigError
 from sp500.execution import Experiment, Runnable
 from sp500.machine.units import size_bytes
 from sp500.plugins import admission, contract, reference, source
@@ -190,16 +189,9 @@ class SearchSettings(Experiment):
 
     def check_ended(self, record: RunRecord) -> None:
         """Raise ConfigError if the space is a file whose number of values has changed."""
-        from sp500.studies import search
+        from sp500.studies import search, search_space
 
-        if record.search is None or not Path(self.space).expanduser().is_file():
-            return
-        planned, tried = search.plan(self), record.search["configs"]
-        if planned.trials != tried or not planned.space.contains(record.search["best"]["overrides"]):
-            raise ConfigError(
-                f"run {record.name!r} has ended with {tried} configs, and space {self.space} with these settings has "
-                f"{planned.trials}, or other values: --resume adds none to it; choose another --name"
-            )
+        search_space.check_unchanged(record, self.space, lambda: search.plan(self))
 
     @property
     def joins_cluster(self) -> bool:

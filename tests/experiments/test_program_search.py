@@ -8,11 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from sp500.commands.experiments import compare, tune
+from sp500.distributed.program_slots import count_slots
+from sp500.errors import ResourcesError
 from sp500.plugins import admission
 from sp500.runs.record import RunRecord
 from sp500.runs.results import SearchSummary
@@ -109,7 +112,9 @@ def test_program_that_fails_is_a_failed_trial_with_its_reason_and_no_shell_reads
     [
         (["--command", "python original.py --x={xx}"], "unknown name {xx}; did you mean {x}?"),
         (["--command", "python original.py"], "has no place for x"),
-        (["--command", COMMAND, "--metric-pattern", "loss .*"], "has no group"),
+        (["--command", COMMAND, "--metric-pattern", "loss .*"], "has no group for valid_loss"),
+        (["--command", COMMAND, "--metric-pattern", r"(?P<epoch>\d+)"], "has no group for valid_loss"),
+        (["--command", COMMAND, "--num-workers", "2"], "num_workers = 2: a search runs each program as one process"),
         (["--command", COMMAND, "--space", "none.yaml"], "no such file"),
         (["--command", COMMAND, "--file", "none.txt"], "none.txt"),
         (["--command", COMMAND, "--model.kind", "mlp"], "--model.kind"),
@@ -135,6 +140,14 @@ def test_search_with_another_script_than_it_began_with_is_refused(capfd: pytest.
             Path("runs/one/record.json").unlink()
         assert tune.main(["--name", "one", "--resume"]) == 2
         assert "other content of original.py" in capfd.readouterr().err
+
+
+def test_ended_search_whose_space_has_changed_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    assert search("one") == 0
+    assert tune.main(["--name", "one", "--resume"]) == 0
+    Path("space.yaml").write_text("x: [0.1, 0.5]\n")
+    assert tune.main(["--name", "one", "--resume"]) == 2
+    assert "has ended with 4 configs, and space" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("mode", ["sequential", "parallel"])
@@ -168,3 +181,23 @@ def test_search_on_ray_finds_the_same_best(ray_cluster: None) -> None:
     assert first["best"] == second["best"]
     assert (second["failed"], second["key"]) == (4, first["key"])
     assert two.machine.cluster["CPU"] >= 1
+
+
+def test_program_that_no_node_holds_is_refused(ray_cluster: None, capfd: pytest.CaptureFixture[str]) -> None:
+    assert search("one", "--mode", "ray", "--trial-cpus", "999") != 0
+    assert "trial_cpus 999: the largest node has" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("nodes", "cpus", "gpus", "count"),
+    [
+        ([(2, 0), (2, 0)], 3, 0, 0),
+        ([(2, 0), (5, 0)], 2, 0, 3),
+        ([(8, 2), (8, 0)], 3, 1, 2),
+        ([(8, 0), (1, 1)], 2, 1, 0),
+    ],
+)
+def test_slots_are_counted_by_node(nodes: list[tuple[int, int]], cpus: int, gpus: int, count: int) -> None:
+    shares = [{"CPU": float(cpu), "GPU": float(gpu)} for cpu, gpu in nodes]
+    with nullcontext() if count else pytest.raises(ResourcesError):
+        assert count_slots(shares, cpus, gpus) == count

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -48,9 +49,10 @@ def test_lines_of_json_are_measurements_with_epoch_and_samples(tmp_path: Path) -
         '{"epoch": 7, "loss": "0.5", "samples": 640}',
         "{broken",
         '{"loss": true}',
+        '{"epoch": NaN, "loss": 1, "samples": Infinity}',
     ]
     measured, end = run(start(tmp_path, f"print(*{lines!r}, sep='\\n')"))
-    assert measured == [Measurement(2.0, 1), Measurement(0.5, 7, 640)]
+    assert measured == [Measurement(2.0, 1), Measurement(0.5, 7, 640), Measurement(1.0, 3)]
     assert (end.cause, end.code, end.reason) == ("exit", 0, "")
     assert (tmp_path / "log").read_text().splitlines() == lines
 
@@ -60,6 +62,7 @@ def test_lines_of_json_are_measurements_with_epoch_and_samples(tmp_path: Path) -
     [
         (r"Average loss: ([\d.e-]+)", [Measurement(0.25, 1), Measurement(0.125, 2)]),
         (r"epoch (?P<epoch>\d+).*loss: (?P<loss>\S+),", [Measurement(0.25, 3), Measurement(0.125, 4)]),
+        (r"epoch (?P<epoch>\d+).*loss: (\S+),", [Measurement(0.25, 3), Measurement(0.125, 4)]),
     ],
 )
 def test_pattern_finds_the_metric_in_lines(pattern: str, expected: list[Measurement]) -> None:
@@ -153,6 +156,18 @@ def test_program_that_is_none_says_so(tmp_path: Path) -> None:
     request = Request(["no-such-program"], str(tmp_path), {}, str(tmp_path / "log"), "loss")
     _, end = run(Program(request))
     assert (end.cause, end.reason) == ("start", "no-such-program cannot be started: No such file or directory")
+
+
+def test_log_that_cannot_be_written_is_the_reason(tmp_path: Path, make_disk: Callable[[str], Path]) -> None:
+    (tmp_path / "log").mkdir()
+    _, end = run(start(tmp_path, HANG))
+    assert end.cause == "lost"
+    assert end.reason.startswith(f"its log {tmp_path / 'log'}: cannot be written (Is a directory")
+    full = make_disk("size=64k")
+    _, end = run(start(full, f"print('x' * 200_000, flush=True); {HANG}"))
+    assert end.cause == "lost"
+    assert "No space left on device" in end.reason
+    assert processes_of(full) == []
 
 
 OWNER = """
