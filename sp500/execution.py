@@ -52,16 +52,15 @@ class Runnable(Frozen):
         def fingerprint(self) -> str:
             """Hash of what decides the numbers."""
 
+        @property
+        def subject(self) -> str:
+            """The part of a run's name between the experiment and the time."""
+
         def run_config(self) -> RunConfig | ProgramConfig:
             """Return the settings that a record keeps."""
 
         def give(self, named: Mapping[str, Any]) -> None:
             """Count what `named` has as given by the user."""
-
-    @property
-    def subject(self) -> str:
-        """The part of a run's name between the experiment and the time."""
-        return self.experiment
 
     @property
     def arm(self) -> str:
@@ -88,7 +87,7 @@ class Runnable(Frozen):
         added = set(type(self).model_fields) - set(type(self.run_config()).model_fields) - FLAGS
         return self.model_dump(mode="json", include=added)
 
-    def shown(self) -> dict[str, object]:
+    def display_settings(self) -> dict[str, object]:
         """Return what the record of an ended run depends on, in addition to that."""
         return self.model_dump(mode="json", include={"num_workers", "eval"})
 
@@ -258,7 +257,7 @@ def _check_same(run: Run, config: Runnable, *, ended: bool) -> None:
             "settings. Put the file back or choose another --name"
         ) from error
     pairs = [
-        (settings.fingerprint, settings.decisive(), settings.shown() if ended else None)
+        (settings.fingerprint, settings.decisive(), settings.display_settings() if ended else None)
         for settings in (stored, config)
     ]
     if pairs[0] != pairs[1]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +21,7 @@ from sp500.machine.units import size_bytes
 from sp500.plugins import admission
 from sp500.programs import template
 from sp500.programs.output import find_group
+from sp500.programs.program import Limits, Request
 
 PLACES = ("num_workers", "time_limit", "memory_limit", "device", "io")
 """Settings that decide no number of a program."""
@@ -121,6 +122,11 @@ class ProgramConfig(Frozen):
     def threads(self) -> int:
         """0: threads are the program's own."""
         return 0
+
+    def build_request(self, argv: Sequence[str], log: Path, environment: Mapping[str, str]) -> Request:
+        """Return the request for this program with these words and variables."""
+        limits = Limits(self.time_limit, self.memory_bytes)
+        return Request(argv, str(Path.cwd()), environment, str(log), self.metric, self.metric_pattern, limits)
 
     def run_config(self) -> ProgramConfig:
         """Return these settings without the fields that a script adds to them."""

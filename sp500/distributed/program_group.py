@@ -1,17 +1,15 @@
 """A program on N workers of Ray Train, without its torch backend: each rank is a process as torchrun starts it.
 
-Rank 0 chooses a free port and hands it round. A rank leaves how it ended in its folder, so that the first one that
-failed is known, whatever the others say afterwards. The processes of a rank end with its worker.
+Rank 0 chooses a free port and sends it to the others. A rank leaves how it ended in its folder, so that the first one
+that failed is known, whatever the others say afterwards. The processes of a rank end with its worker.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import socket
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import ray
@@ -25,10 +23,9 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from sp500.config.program import ProgramConfig
 from sp500.distributed import capacity, preflight, session
 from sp500.errors import SP500Error
-from sp500.machine.disk import append_durably, write_atomic
-from sp500.programs.output import Measurement
+from sp500.machine.ports import find_free_port
 from sp500.programs.program import End, Program, Request
-from sp500.programs.ranks import MEASURED, Rank, build_environment, end_of, rank_folder
+from sp500.programs.ranks import Rank, build_environment, rank_folder, read_end, write_event
 from sp500.runs.store import Run
 
 STARTS = 3
@@ -72,7 +69,7 @@ def run_group(config: ProgramConfig, run: Run, request: Request) -> tuple[list[E
         )
         for left in reversed(range(STARTS)):
             failure = _fit(Assignment(request, run.path.resolve(), run.name), scaling)
-            ends = [end_of(run.path, rank) for rank in range(config.num_workers)]
+            ends = [read_end(run.path, rank) for rank in range(config.num_workers)]
             if failure is None and all(end and not end.reason for end in ends):
                 return [end for end in ends if end], preflight.resources()
             first = ends[0]
@@ -87,7 +84,7 @@ def describe_failure(ends: list[End | None], failure: str | None) -> str:
     if not failed:
         return f"the program's workers ended: {failure}"
     _, rank, end = min(failed, key=lambda each: each[:2])
-    return "\n  ".join([f"rank {rank} {end.reason}", *end.tail[-3:-1]])
+    return f"rank {rank} {end.report}"
 
 
 def _fit(assignment: Assignment, scaling: ScalingConfig) -> str | None:
@@ -135,17 +132,11 @@ def _run_rank(settings: Mapping[str, Assignment]) -> None:
     cwd = request.cwd if Path(request.cwd).is_dir() else os.getcwd()  # noqa: PTH109 - where Ray unpacked the job's files
     program = Program(replace(request, cwd=cwd, environment=variables, log=str(folder / "log")))
     for event in program.events():
-        if isinstance(event, Measurement):
-            append_durably(folder / MEASURED, json.dumps(asdict(event)))
-            continue
-        write_atomic(folder / "end.json", json.dumps(asdict(event)))
-        if event.reason:
+        write_event(folder, event)
+        if isinstance(event, End) and event.reason:
             raise SP500Error(event.reason)
 
 
 def _choose_address() -> tuple[str, int]:
     """Return this node's address and a port that is free now."""
-    host = ray.util.get_node_ip_address()
-    with socket.socket() as free:
-        free.bind(("", 0))
-        return host, int(free.getsockname()[1])
+    return ray.util.get_node_ip_address(), find_free_port("")

@@ -53,7 +53,7 @@ def count_slots(nodes: Sequence[Shares], cpus: int, gpus: int) -> int:
     return count
 
 
-class _Place:
+class SlotActor:
     """One actor, on whose node programs run one after another."""
 
     def start(self, request: Request) -> list[Measurement | End]:
@@ -80,7 +80,7 @@ class RaySlots(Slots):
         self.count, self.cluster = count, preflight.resources()
         self.cores = int(self.cluster.get("CPU", 0))
         # Two calls at once: `stop` while `read` waits.
-        self._actor = ray.remote(num_cpus=cpus, num_gpus=gpus, max_concurrency=2)(_Place)
+        self._actor = ray.remote(num_cpus=cpus, num_gpus=gpus, max_concurrency=2)(SlotActor)
         self._free: list[Any] = []
         self._places: dict[str, Any] = {}
         self._coming: dict[Any, str] = {}

@@ -10,7 +10,6 @@ The cost is one more Python process of about 15 MiB, which looks five times a se
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -27,7 +26,6 @@ from sp500.machine import process_tree
 # As long as Kubernetes gives a pod: enough for a last checkpoint.
 GRACE_SECONDS = 30.0
 LOOK_SECONDS = 0.2
-PR_SET_PDEATHSIG = 1
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -46,12 +44,13 @@ def main(arguments: Sequence[str], grace: float = GRACE_SECONDS) -> int:
     ends = time.monotonic() + seconds_left
     process_tree.adopt_orphans()
     try:
-        child = subprocess.Popen(list(command), process_group=0, preexec_fn=_die_with_parent)  # noqa: S603, PLW1509
+        # If this process is killed so is its child, which would run on without a deadline.
+        child = subprocess.Popen(list(command), process_group=0, preexec_fn=process_tree.die_with_parent)  # noqa: S603, PLW1509
     except OSError as error:
         print(f"{command[0]} cannot be started: {error.strerror}", file=sys.stderr, flush=True)
         return processes.NOT_FOUND if isinstance(error, FileNotFoundError) else processes.NOT_STARTED
     for number in FORWARDED:
-        signal.signal(number, lambda got, _: process_tree.tell_group(child.pid, signal.Signals(got)))
+        signal.signal(number, lambda got, _: process_tree.signal_group(child.pid, signal.Signals(got)))
     try:
         while (code := _exit_code(child)) is None:
             if time.monotonic() >= ends:
@@ -73,7 +72,7 @@ def _exit_code(child: subprocess.Popen[bytes]) -> int | None:
 
 def _end(leader: int, grace: float) -> None:
     """Send SIGTERM to the group, and wait up to `grace` seconds until nothing is left of it."""
-    process_tree.tell_group(leader, signal.SIGTERM)
+    process_tree.signal_group(leader, signal.SIGTERM)
     until = time.monotonic() + grace
     while process_tree.reap_children()[1] and time.monotonic() < until:
         time.sleep(LOOK_SECONDS)
@@ -83,12 +82,6 @@ def _report_late(why: str) -> int:
     """Print the reason as the last line of the log, where the operator looks for it."""
     print(f"sp500: {why} (exit code {LimitExceeded.exit_code})", file=sys.stderr, flush=True)
     return LimitExceeded.exit_code
-
-
-def _die_with_parent() -> None:
-    """Have the kernel kill this child when the wrapper dies (Linux): it would run on without a deadline."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 if __name__ == "__main__":

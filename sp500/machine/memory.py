@@ -14,14 +14,18 @@ import resource
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sp500.errors import SP500Error, attempt
 from sp500.machine.cores import CGROUP
+
+if TYPE_CHECKING:
+    import psutil
 
 T = TypeVar("T")
 # Seconds between two samples, per second that one takes.
@@ -100,16 +104,20 @@ def tree_pss_bytes(pid: int) -> int:
     """Return the PSS of a process and all its descendants together; those that end meanwhile count nothing."""
     import psutil
 
-    total = 0
     try:
-        processes = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+        return sum_pss_bytes([psutil.Process(pid), *psutil.Process(pid).children(recursive=True)])
     except psutil.NoSuchProcess:
         return 0
+
+
+def sum_pss_bytes(processes: Iterable[psutil.Process]) -> int:
+    """Return the PSS of some processes together; those that have ended count nothing."""
+    import psutil
+
+    total = 0
     for process in processes:
-        try:
+        with suppress(OSError, psutil.Error):
             total += pss_bytes(process.pid)
-        except (OSError, psutil.Error):
-            continue
     return total
 
 

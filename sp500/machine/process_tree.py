@@ -15,7 +15,7 @@ from contextlib import suppress
 
 import psutil
 
-PR_SET_CHILD_SUBREAPER = 36
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def adopt_orphans() -> None:
@@ -26,6 +26,15 @@ def adopt_orphans() -> None:
 
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process, a child that was just forked, when its parent is killed (Linux)."""
+    if sys.platform != "linux":
+        return
+    import ctypes
+
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def reap_children() -> tuple[dict[int, int], bool]:
@@ -42,18 +51,18 @@ def reap_children() -> tuple[dict[int, int], bool]:
 def end_descendants() -> None:
     """Kill every descendant of this process, and return when none is left."""
     while reap_children()[1]:
-        tell(list_below(psutil.Process()), signal.SIGKILL)
+        send_signal(list_below(psutil.Process()), signal.SIGKILL)
         time.sleep(0.005)  # one may have been born meanwhile, so there is another look
 
 
-def tell(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
+def send_signal(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
     """Send a signal to each that still lives."""
     for process in processes:
         with suppress(psutil.Error):
             process.send_signal(number)
 
 
-def tell_group(leader: int, number: signal.Signals) -> None:
+def signal_group(leader: int, number: signal.Signals) -> None:
     """Send a signal to the group of a child; nothing if the group is gone."""
     with suppress(ProcessLookupError):
         os.killpg(leader, number)

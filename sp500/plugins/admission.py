@@ -2,13 +2,14 @@
 
 A folder of runs from another person holds that person's Python, and its settings name what to import. Nothing in the
 folder can say that it began here, since the sender wrote all of it. So this machine remembers what its user gave: a
-file by its hash, wherever a copy lies, and a module by the place of its file.
+file or a command by its hash, wherever a copy lies, and a module by the place of its file.
 """
 
 from __future__ import annotations
 
 import hashlib
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from sp500.errors import ConfigError
@@ -19,7 +20,7 @@ KNOWN = Path("~/.cache/sp500/own-sources")
 """What was given on this machine, a line each: the hash of a file or a command, or the place of a module's file."""
 RUN_FILES = ("config.yaml", "started.json", "record.json")
 _given: set[str] = set()
-"""Tasks and models given in this process: a home that cannot be written remembers nothing."""
+"""What was given in this process, by the same keys: a home that cannot be written remembers nothing."""
 
 
 def lies_in_run(settings: Path, runs: Path) -> bool:
@@ -92,12 +93,10 @@ def _show(command: str) -> str:
 
 def _remember(key: str) -> None:
     known = KNOWN.expanduser()
-    try:
+    with suppress(OSError):  # a home that cannot be written remembers nothing
         known.parent.mkdir(parents=True, exist_ok=True)
         with known.open("a") as file:
             file.write(f"{key}\n")
-    except OSError:  # a home that cannot be written remembers nothing
-        return
 
 
 def _read_known() -> list[str]:

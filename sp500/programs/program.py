@@ -73,6 +73,16 @@ class End:
     at: float = 0.0
     """When it ended, in seconds since 1970 (UTC)."""
 
+    @classmethod
+    def from_fields(cls, fields: dict[str, Any]) -> End:
+        """Return the end that was written as JSON."""
+        return cls(**{**fields, "tail": tuple(fields["tail"])})
+
+    @property
+    def report(self) -> str:
+        """The reason, and the lines before the last one."""
+        return "\n  ".join([self.reason, *self.tail[-3:-1]])
+
     @property
     def reason(self) -> str:
         """The reason for its failure; empty if it ended by itself with exit code 0."""
@@ -106,12 +116,12 @@ class Program:
         assert self._process.stdin
         assert self._process.stdout
         self._stdin, self._stdout = self._process.stdin, self._process.stdout
-        self._rest, self._ended = b"", False
+        self._rest = b""
         first, *words = request.argv
         argv = [sys.executable if first in {"python", "python3"} else first, *words]
         # Lines are read when they are printed, not when a buffer is full.
         environment = {"PYTHONUNBUFFERED": "1", **os.environ, **request.environment}
-        self._tell(json.dumps(asdict(replace(request, argv=argv, environment=environment))))
+        self._send(json.dumps(asdict(replace(request, argv=argv, environment=environment))))
 
     def fileno(self) -> int:
         """Return a descriptor that is ready to be read when `read` has something to return."""
@@ -130,12 +140,12 @@ class Program:
 
     def events(self) -> Iterator[Measurement | End]:
         """Yield all events up to the end."""
-        while not self._ended:
+        while not self._stdout.closed:
             yield from self.read()
 
     def stop(self) -> None:
         """Ask it to end: SIGTERM to all its processes, and SIGKILL after the grace."""
-        self._tell("stop")
+        self._send("stop")
 
     def hang_up(self) -> None:
         """Let it end within seconds, since its result is no longer needed."""
@@ -143,7 +153,6 @@ class Program:
 
     def close(self) -> None:
         """End it if it still runs, and wait until no process of it is left."""
-        self._ended = True
         if self._stdout.closed:
             return
         self.hang_up()
@@ -152,12 +161,12 @@ class Program:
         self._process.wait()
         self._stdout.close()
 
-    def _tell(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         with suppress(BrokenPipeError):  # it has ended: `read` says how
             self._stdin.write(line.encode() + b"\n")
 
 
 def _parse(event: dict[str, Any]) -> Measurement | End:
     if "end" in event:
-        return End(**{**event["end"], "tail": tuple(event["end"]["tail"])})
+        return End.from_fields(event["end"])
     return Measurement(**event)

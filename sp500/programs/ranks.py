@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from sp500.machine.cores import usable_cores
+from sp500.machine.disk import append_durably, write_atomic
 from sp500.programs.output import Measurement
 from sp500.programs.program import End
 
-MEASURED = "measured.jsonl"
+MEASURED, ENDED = "measured.jsonl", "end.json"
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ def build_environment(rank: Rank, host: str, port: int, run_id: str) -> dict[str
     return {name: str(value) for name, value in variables.items()}
 
 
-def given_threads() -> dict[str, str]:
+def read_given_threads() -> dict[str, str]:
     """Return OMP_NUM_THREADS if the user has set it, which counts more than any default."""
     return {name: os.environ[name] for name in ("OMP_NUM_THREADS",) if os.environ.get(name)}
 
@@ -53,16 +54,25 @@ def rank_folder(run: Path, rank: int) -> Path:
     return run / "ranks" / str(rank)
 
 
-def end_of(run: Path, rank: int) -> End | None:
+def read_end(run: Path, rank: int) -> End | None:
     """Read how a rank ended; None if it left nothing, as one that was ended because of another."""
     try:
-        fields = json.loads((rank_folder(run, rank) / "end.json").read_text())
+        fields = json.loads((rank_folder(run, rank) / ENDED).read_text())
     except FileNotFoundError:
         return None
-    return End(**{**fields, "tail": tuple(fields["tail"])})
+    return End.from_fields(fields)
 
 
-def measurements(run: Path, rank: int = 0) -> list[Measurement]:
+def write_event(folder: Path, event: Measurement | End) -> None:
+    """Keep in a rank's folder what it measured, or how it ended."""
+    text = json.dumps(asdict(event))
+    if isinstance(event, End):
+        write_atomic(folder / ENDED, text)
+    else:
+        append_durably(folder / MEASURED, text)
+
+
+def read_measurements(run: Path, rank: int = 0) -> list[Measurement]:
     """Read what a rank measured, without a line that is still being written."""
     try:
         *lines, _ = (rank_folder(run, rank) / MEASURED).read_text().split("\n")

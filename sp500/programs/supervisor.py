@@ -7,7 +7,6 @@ the program is left. Memory is sampled as often as costs 2% of the time.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import math
 import os
@@ -26,7 +25,7 @@ import psutil
 
 from sp500.errors import DiskError
 from sp500.machine import process_tree
-from sp500.machine.memory import COST, pss_bytes, tree_pss_bytes
+from sp500.machine.memory import COST, sum_pss_bytes
 from sp500.programs.output import Lines, Log, MetricReader
 from sp500.programs.program import End
 
@@ -36,8 +35,6 @@ BLOCK = 1 << 16
 TAIL, TAIL_LETTERS = 5, 1000
 # Seconds that a program whose starter is gone may take to end.
 ALONE_SECONDS = 3.0
-PR_SET_PDEATHSIG = 1
-LIBC = ctypes.CDLL(None)
 
 
 def main() -> None:
@@ -51,7 +48,7 @@ def main() -> None:
     else:
         return
     try:
-        end = Tree(json.loads(text)).run()
+        end = Supervisor(json.loads(text)).run()
     except DiskError as error:
         end = End("lost", detail=f"its log {error}", at=time.time())
     finally:
@@ -59,7 +56,7 @@ def main() -> None:
     _print({"end": asdict(end)})
 
 
-class Tree:
+class Supervisor:
     """The processes of one program, and what limits them."""
 
     def __init__(self, request: dict[str, Any]) -> None:
@@ -105,7 +102,7 @@ class Tree:
             cwd=self._request["cwd"],
             env=self._request["environment"],
             start_new_session=True,
-            preexec_fn=_die_with_parent,  # noqa: PLW1509 - this process has one thread
+            preexec_fn=process_tree.die_with_parent,  # noqa: PLW1509 - this process has one thread
         )
         process.returncode = 0  # its end is collected by `reap_children`, and not by Popen
         return process.pid
@@ -129,7 +126,7 @@ class Tree:
             self._force(End("seconds", detail=f"took longer than {seconds:g} s"), self._limits["grace_seconds"])
         if began < self._sample_at:
             return
-        used = tree_pss_bytes(os.getpid()) - pss_bytes()
+        used = sum_pss_bytes(process_tree.list_below(psutil.Process()))
         self._peak = max(self._peak, used)
         self._sample_at = time.monotonic() + max(COST * (time.monotonic() - began), TICK)
         if most is not None and used > most:
@@ -141,7 +138,7 @@ class Tree:
         self._kill_at = min(self._kill_at, time.monotonic() + grace_seconds)
         if self._forced is None:
             self._forced = end
-            process_tree.tell(process_tree.list_below(psutil.Process()), signal.SIGTERM)
+            process_tree.send_signal(process_tree.list_below(psutil.Process()), signal.SIGTERM)
 
     def _take(self, output: int) -> bool:
         """Read a block of output. Returns whether there was one."""
@@ -178,11 +175,6 @@ class Tree:
             peak_bytes=self._peak,
             at=time.time(),
         )
-
-
-def _die_with_parent() -> None:
-    """Ask the kernel, in the child, to kill it if its supervisor is killed."""
-    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _print(event: dict[str, Any]) -> None:

@@ -53,7 +53,7 @@ class Template:
                 raise ConfigError(f"command: unknown name {{{name}}}; {hint}")
         if unused := [name for name in known if name not in self.names]:
             near = difflib.get_close_matches(unused[0], self.names, n=1, cutoff=0.4)
-            hint = f" (it has {{{near[0]}}})" if near else ""
+            hint = f" (did you mean {{{near[0]}}}?)" if near else ""
             raise ConfigError(
                 f"command: has no place for {unused[0]}{hint}, so its values would change nothing; write "
                 f"--{unused[0]} {{{unused[0]}}}, or leave it out of the space"

@@ -20,7 +20,7 @@ BATCH = "The script decides its batch per worker, so more workers may train on l
 
 
 @dataclass(frozen=True)
-class Program:
+class ProgramRuns:
     """One program, and its newest run with each number of workers, fewest first."""
 
     command: str
@@ -32,7 +32,7 @@ class ProgramSection(Section):
 
     name, title = "programs", "Your programs"
 
-    def collect(self, runs: Runs) -> list[Program]:
+    def collect(self, runs: Runs) -> list[ProgramRuns]:
         """Return the programs by fingerprint, the one that ran last first."""
         newest: dict[str, dict[int, RunRecord]] = {}
         for record in runs.records:
@@ -41,19 +41,21 @@ class ProgramSection(Section):
                 by_workers[record.num_workers] = record
                 newest[record.fingerprint] = newest.pop(record.fingerprint)
         return [
-            Program(next(iter(by_workers.values())).config["command"], [by_workers[key] for key in sorted(by_workers)])
+            ProgramRuns(
+                next(iter(by_workers.values())).config["command"], [by_workers[key] for key in sorted(by_workers)]
+            )
             for by_workers in reversed(newest.values())
         ]
 
-    def sentences(self, found: list[Program], runs: Runs) -> list[str]:
+    def sentences(self, found: list[ProgramRuns], runs: Runs) -> list[str]:
         """Return what each program took by its workers, and by how much more workers were faster."""
         return [sentence for program in found for sentence in _sentences(program)]
 
-    def parts(self, found: list[Program], runs: Runs) -> tuple[Any, ...]:
+    def parts(self, found: list[ProgramRuns], runs: Runs) -> tuple[Any, ...]:
         """Return a table per program."""
         return tuple(
             table(
-                f"{program.command}",
+                program.command,
                 [_row(record) | runs.costs.cells(record.name) for record in program.runs],
                 text=("Arm", "Run"),
                 note="Seconds: of the program itself. Whole run: with the start of Ray. Memory: peak of the largest "
@@ -62,7 +64,7 @@ class ProgramSection(Section):
             for program in found
         )
 
-    def numbers(self, found: list[Program], runs: Runs) -> Mapping[str, Any]:
+    def numbers(self, found: list[ProgramRuns], runs: Runs) -> Mapping[str, Any]:
         """Return each run of each program."""
         rows = [
             {"command": program.command, "runs": [_numbers(record, program.runs[0]) for record in program.runs]}
@@ -80,7 +82,7 @@ def speedup(record: RunRecord, base: RunRecord) -> float | None:
     return theirs["seconds"] / ours["seconds"] if alike and ours["seconds"] else None
 
 
-def _sentences(program: Program) -> list[str]:
+def _sentences(program: ProgramRuns) -> list[str]:
     first, *others = program.runs
     took = join([f"{seconds(record.program['seconds'])} {_arm(record)}" for record in program.runs if record.program])
     lines = [f"{program.command}: {took}."]

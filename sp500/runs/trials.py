@@ -16,7 +16,7 @@ from typing import Literal, TypeVar
 
 from pydantic import ConfigDict, Field, ValidationError
 
-from sp500.errors import ConfigError
+from sp500.errors import ConfigError, SP500Error
 from sp500.runs.checksums import append_line, line_error, read_lines
 from sp500.runs.record import Plain
 from sp500.runs.results import Overrides
@@ -156,3 +156,11 @@ class Ledger:
         """Return the trial with the lowest score; None if there is none. Of a tie, the one whose id sorts first."""
         scored = [(result.score, result.id) for result in self.results.values() if result.score is not None]
         return self.results[min(scored)[1]] if scored else None
+
+    def choose_best(self) -> TrialResult:
+        """Return the best trial. Raises SP500Error with the first reasons if all failed."""
+        best = self.best()
+        if best is None:
+            reasons = [f"  {result.overrides}: {result.reason}" for result in self.results.values()]
+            raise SP500Error("\n".join([f"all {len(reasons)} trials failed:", *reasons[:5]]))
+        return best

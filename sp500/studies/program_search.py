@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from sp500.errors import ConfigError, SP500Error
+from sp500.errors import ConfigError
 from sp500.programs import ranks
 from sp500.runs.experiments import PROGRAM_SEARCH
 from sp500.runs.record import RunRecord, make_record
@@ -19,9 +19,6 @@ from sp500.tuning import programs, stopper, suggest
 from sp500.tuning.arm import Collector
 from sp500.tuning.axes import Space
 from sp500.tuning.space import key
-
-TRIALS = 60
-"""Programs of a search of ranges, unless it says how many."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +35,7 @@ def plan(config: ProgramSearchSettings) -> ProgramPlan:
     space = programs.load_space(config.space)
     config.template.check([*space.axes])
     method = config.method if config.method != "auto" else "grid" if space.is_grid else "tpe"
-    trials = config.trials or (None if method == "grid" or space.is_grid else TRIALS)
+    trials = config.trials or (None if method == "grid" or space.is_grid else suggest.TRIALS)
     return ProgramPlan(space, method, suggest.count_trials(method, programs.candidates(config, space), trials))
 
 
@@ -83,7 +80,7 @@ def run_search(
 def choose_arm(config: ProgramSearchSettings, run: Run, stack: ExitStack) -> programs.ProgramArm:
     """Return the arm that the settings name, which ends with the stack."""
     name = config.arm
-    threads = ranks.given_threads() or {"OMP_NUM_THREADS": str(config.trial_cpus)}  # before Ray sets its own
+    threads = ranks.read_given_threads() or {"OMP_NUM_THREADS": str(config.trial_cpus)}  # before Ray sets its own
     if name == "ray":
         from sp500.distributed import program_slots
 
@@ -117,9 +114,8 @@ def build_record(
     resumed: int,
 ) -> RunRecord:
     """Return the record of a search that has just ended. Raises SP500Error when all programs failed."""
-    best, fingerprint = _choose_best(ledger), arm.fingerprint
-    summary = _summarize(config, planned, ledger, arm, best)
-    summary["resumed"] = resumed
+    best, fingerprint = ledger.choose_best(), arm.fingerprint
+    summary = _summarize(config, planned, ledger, arm, best, resumed=resumed)
     record = make_record(
         config.run_config(),
         name=run.name,
@@ -136,16 +132,14 @@ def build_record(
     return record.model_copy(update={"fingerprint": fingerprint, "seed": config.search_seed, "seconds": spent})
 
 
-def _choose_best(ledger: Ledger) -> TrialResult:
-    best = ledger.best()
-    if best is None:
-        reasons = [f"  {result.overrides}: {result.reason}" for result in ledger.results.values()]
-        raise SP500Error("\n".join([f"all {len(reasons)} programs failed:", *reasons[:5]]))
-    return best
-
-
 def _summarize(
-    config: ProgramSearchSettings, planned: ProgramPlan, ledger: Ledger, arm: programs.ProgramArm, best: TrialResult
+    config: ProgramSearchSettings,
+    planned: ProgramPlan,
+    ledger: Ledger,
+    arm: programs.ProgramArm,
+    best: TrialResult,
+    *,
+    resumed: int,
 ) -> SearchSummary:
     results, rule = ledger.results.values(), config.stop_rule
     assert best.valid_loss is not None
@@ -155,7 +149,7 @@ def _summarize(
         "key": key(ledger.results, arm.fingerprint),
         "configs": len(results),
         "failed": sum(result.status != "ok" for result in results),
-        "resumed": 0,
+        "resumed": resumed,
         "rerun": ledger.rerun,
         "trial_seconds": sum(result.seconds for result in results),
         "cores": arm.cores,

@@ -89,7 +89,8 @@ class ProgramSearchSettings(ProgramExperiment):
     trial_gpus: int | None = Field(None, ge=0)
     """GPUs of a program on Ray. Default: 1 if the cluster has some, else 0."""
     method: str = "auto"
-    """How to choose values: grid | random | qmc | tpe | gp | auto (all of a grid, TPE if the space has ranges)."""
+    """How to choose values: grid | random | qmc | tpe | gp | cmaes | auto (all of a grid, TPE if the space
+    has ranges)."""
     stop: Literal["none", StopperName] = "none"
     """Stop weak programs at rungs, as results come: asha: below the best 1/N of those that came there before; median:
     below their median."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import socket
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from sp500.errors import SP500Error
+from sp500.machine.ports import LOOPBACK, find_free_port
 from sp500.programs import ranks
 from sp500.programs.output import Measurement
 from sp500.programs.program import End, Program
@@ -15,9 +15,6 @@ from sp500.runs.experiments import PROGRAM
 from sp500.runs.record import RunRecord, make_record
 from sp500.runs.store import Run
 from sp500.studies.program_settings import ProgramTrainSettings
-from sp500.tuning.programs import build_request
-
-LOOPBACK = "127.0.0.1"
 
 
 def run_program(
@@ -34,9 +31,9 @@ def run_program(
         from sp500.distributed import program_group
 
         ends, cluster = program_group.run_group(
-            config, run, build_request(config, argv, run.path, ranks.given_threads())
+            config, run, config.build_request(argv, run.path, ranks.read_given_threads())
         )
-        measured = ranks.measurements(run.path)
+        measured = ranks.read_measurements(run.path)
         for line in measured:
             on_measurement(line)
     else:
@@ -54,11 +51,8 @@ def _run_alone(
     shutil.rmtree(run.path / "ranks", ignore_errors=True)
     folder = ranks.rank_folder(run.path, 0)
     folder.mkdir(parents=True)
-    with socket.socket() as free:
-        free.bind((LOOPBACK, 0))
-        port = free.getsockname()[1]
-    variables = ranks.build_environment(ranks.Rank(), LOOPBACK, port, run.name) | ranks.given_threads()
-    program = Program(build_request(config, argv, folder / "log", variables))
+    variables = ranks.build_environment(ranks.Rank(), LOOPBACK, find_free_port(), run.name) | ranks.read_given_threads()
+    program = Program(config.build_request(argv, folder / "log", variables))
     measured: list[Measurement] = []
     try:
         for event in program.events():
@@ -70,7 +64,7 @@ def _run_alone(
     finally:
         program.close()
     if end.reason:
-        raise SP500Error("\n  ".join([end.reason, *end.tail[-3:-1]]))
+        raise SP500Error(end.report)
     return end, measured
 
 

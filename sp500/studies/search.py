@@ -85,7 +85,7 @@ def plan(config: SearchSettings) -> Plan:
         workers=config.workers_per_trial,
         stop=stop,
     )
-    trials = config.trials or (None if method == "grid" or searched.is_grid else 60)
+    trials = config.trials or (None if method == "grid" or searched.is_grid else suggest.TRIALS)
     trials = suggest.count_trials(method, space.candidates(base, searched), trials)
     data_axes(searched)
     planned = Plan(searched, method, trials, "auto" if config.mode == "all" else config.mode, limits)

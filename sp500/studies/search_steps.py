@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from sp500 import metrics
 from sp500.config import OwnModel, RunConfig
-from sp500.errors import ConfigError, SP500Error, attempt
+from sp500.errors import ConfigError, attempt
 from sp500.plugins import contract
 from sp500.runs.record import RunRecord
 from sp500.runs.results import ChosenConfig, SearchSummary
@@ -138,10 +138,7 @@ def train_best(base: RunConfig, run: Run, plan: Plan, data: Datasets, searched: 
 
     Raises SP500Error when all trials failed.
     """
-    best = searched.ledger.best()
-    if best is None:
-        reasons = [f"  {result.overrides}: {result.reason}" for result in searched.ledger.results.values()]
-        raise SP500Error("\n".join([f"all {len(reasons)} trials failed:", *reasons[:5]]))
+    best = searched.ledger.choose_best()
     chosen = trial(base, best.overrides).config
     ready = data[trial_data.key(chosen)]
     assert isinstance(ready, TrialData)

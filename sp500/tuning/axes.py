@@ -5,9 +5,10 @@ An axis can be built from wrong values. Its `fault` says what is wrong, and the 
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,8 @@ from sp500.runs.results import Overrides
 if TYPE_CHECKING:
     import numpy as np
 
+# Combinations that are listed or validated one by one, at a fraction of a millisecond each.
+MOST = 10_000
 HOW_TO_WRITE = "write a value, a list [16, 32], or a range {low: 1.0e-4, high: 1.0e-2, log: true}"
 
 
@@ -168,6 +171,19 @@ class Space:
     def size(self) -> int | None:
         """Combinations of a grid; None for a space with a range."""
         return math.prod(axis.count or 0 for axis in self.axes.values()) if self.is_grid else None
+
+    def combine(self, values: Iterable[Iterable[Any]]) -> Iterator[Overrides]:
+        """Yield every combination of these values, which are by axis; the last axis is the fastest."""
+        return (dict(zip(self.axes, row, strict=True)) for row in itertools.product(*values))
+
+    def list_grid(self) -> Iterator[Overrides]:
+        """Yield every combination of a grid. Raises ConfigError for a space that is none, or too large for one."""
+        where = f"search space {self.name}"
+        if ranges := [key for key, axis in self.axes.items() if not isinstance(axis, Choice)]:
+            raise ConfigError(f"{where}: grid search needs lists of values; {ranges[0]} is a range")
+        if (self.size or 0) > MOST:
+            raise ConfigError(f"{where}: a grid of {self.size:,} configs, over {MOST:,}; draw from it")
+        return self.combine(axis.points for axis in self.axes.values())
 
     def draw(self, generator: np.random.Generator) -> Overrides:
         """Draw one value of every axis, by dotted key."""

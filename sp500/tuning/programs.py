@@ -1,19 +1,19 @@
 """Trials that are programs: their values, their candidates, and the loop that runs them.
 
 An arm has slots, on this machine or on a cluster, and the loop is the same for all: it starts programs in free slots
-and takes what they print as it comes.
+and handles what they measure as it comes.
 """
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
+import math
 import selectors
 import shutil
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,17 +24,15 @@ from sp500.config.program import ProgramConfig
 from sp500.errors import ConfigError
 from sp500.machine.cores import usable_cores
 from sp500.programs.output import Measurement
-from sp500.programs.program import End, Limits, Program, Request
+from sp500.programs.program import End, Program, Request
 from sp500.runs.results import Overrides
 from sp500.runs.trials import TrialResult
 from sp500.tuning.arm import Arm, Collector, Report
-from sp500.tuning.axes import Axis, Choice, Space, Uniform, read
+from sp500.tuning.axes import Axis, Choice, Space, read
 from sp500.tuning.presets import read_space
 from sp500.tuning.stopper import StopRule
 from sp500.tuning.suggest import Candidates, Trial
 
-MOST = 10_000
-"""Combinations of a grid, at most."""
 LOG = "log"
 
 
@@ -63,21 +61,11 @@ def candidates(config: ProgramConfig, space: Space) -> Candidates[Trial]:
         text = json.dumps([fingerprint, overrides], sort_keys=True)
         return Trial(hashlib.sha256(text.encode()).hexdigest()[:16], dict(overrides))
 
-    def list_grid() -> list[Trial]:
-        if not space.is_grid or (space.size or 0) > MOST:
-            size = "has a range" if not space.is_grid else f"has {space.size:,} configs, over {MOST:,}"
-            raise ConfigError(f"search space {space.name}: a grid needs lists of values, and this {size}; draw from it")
-        rows = itertools.product(*(axis.points for axis in space.axes.values()))
-        return [build(dict(zip(space.axes, row, strict=True))) for row in rows]
-
     def count() -> int | None:
         sizes = [axis.count for axis in space.axes.values()]
-        total = 1
-        for size in sizes:
-            total *= size or 0
-        return None if any(isinstance(axis, Uniform) for axis in space.axes.values()) else total
+        return None if None in sizes else math.prod(size or 0 for size in sizes)
 
-    return Candidates(space, list_grid, count, build)
+    return Candidates(space, lambda: [build(overrides) for overrides in space.list_grid()], count, build)
 
 
 class Slots(ABC):
@@ -142,6 +130,7 @@ class LocalSlots(Slots):
             program.hang_up()
         for program in self._programs.values():
             program.close()
+        self._selector.close()
 
 
 @dataclass
@@ -245,7 +234,7 @@ class ProgramArm(Arm[Trial]):
             collector.add(running.result(End("start", detail=str(error))))
             del self._running[trial.id]
             return
-        self._slots.start(trial.id, build_request(self._config, argv, folder / LOG, self._environment))
+        self._slots.start(trial.id, self._config.build_request(argv, folder / LOG, self._environment))
 
     def _handle(self, collector: Collector[Trial], running: Running, event: Measurement | End) -> None:
         if isinstance(event, Measurement):
@@ -270,9 +259,3 @@ class ProgramArm(Arm[Trial]):
                 running.stopped = True
                 self._slots.stop(running.trial.id)
                 return
-
-
-def build_request(config: ProgramConfig, argv: Sequence[str], log: Path, environment: Mapping[str, str]) -> Request:
-    """Return the request for a program of these settings."""
-    limits = Limits(config.time_limit, config.memory_bytes)
-    return Request(argv, str(Path.cwd()), environment, str(log), config.metric, config.metric_pattern, limits)

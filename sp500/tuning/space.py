@@ -22,15 +22,13 @@ from sp500.errors import ConfigError
 from sp500.runs.results import Overrides
 from sp500.schema import override
 from sp500.seeding import numpy_generator
-from sp500.tuning.axes import Axis, Choice, Integers, Space, Uniform, choices, text
+from sp500.tuning.axes import MOST, Axis, Choice, Integers, Space, Uniform, choices, text
 from sp500.tuning.presets import PRESETS, load, unknown
 from sp500.tuning.suggest import Candidates, Trial
 
 __all__ = ["PRESETS", "Axis", "Choice", "ConfigTrial", "Integers", "Space", "Uniform", "candidates", "check"]
 __all__ += ["choices", "distinct", "grid", "key", "load", "trial", "valid"]
 
-# Combinations that are validated one by one, at a fraction of a millisecond each.
-MOST = 10_000
 DECIDE_NOTHING = ("num_workers", "io.", "eval.", "train.device", "train.threads", "train.per_worker_batch")
 
 
@@ -66,14 +64,7 @@ def grid(base: RunConfig, axes: Space | Mapping[str, Sequence[Any]]) -> list[Con
     """
     space = axes if isinstance(axes, Space) else choices("grid", axes)
     where = f"search space {space.name}"
-    ranges = [key for key, axis in space.axes.items() if not isinstance(axis, Choice)]
-    if ranges:
-        raise ConfigError(f"{where}: grid search needs lists of values; {ranges[0]} is a range")
-    if (space.size or 0) > MOST:
-        raise ConfigError(f"{where}: a grid of {space.size:,} configs, over {MOST:,}; draw from it")
-    points = [axis.points for axis in space.axes.values()]
-    trials = [trial(base, overrides, where) for overrides in _combinations(space, points)]
-    return _keep_distinct(space, trials)
+    return _keep_distinct(space, [trial(base, overrides, where) for overrides in space.list_grid()])
 
 
 def check(base: RunConfig, space: Space) -> None:
@@ -139,7 +130,7 @@ def distinct(base: RunConfig, space: Space) -> int | None:
         values.append(range(axis.low, axis.high + 1) if isinstance(axis, Integers) else axis.points)
     if math.prod(map(len, values)) > MOST:
         return None
-    drawn = (valid(base, overrides) for overrides in _combinations(space, values))
+    drawn = (valid(base, overrides) for overrides in space.combine(values))
     return len({trial.id for trial in drawn if trial})
 
 
@@ -180,10 +171,6 @@ def valid(base: RunConfig, overrides: Overrides) -> ConfigTrial | None:
 def key(ids: Iterable[str], data: str = "") -> str:
     """Return the hash of a search: the same configs on the same data have the same key, in whatever order they ran."""
     return hashlib.sha256(json.dumps([data, *sorted(ids)]).encode()).hexdigest()[:16]
-
-
-def _combinations(space: Space, values: Sequence[Sequence[Any]]) -> Iterator[Overrides]:
-    return (dict(zip(space.axes, row, strict=True)) for row in itertools.product(*values))
 
 
 def _corners(space: Space) -> Iterator[Overrides]:

@@ -34,6 +34,8 @@ EXTRAS = {"cmaes": ("cmaes",)}
 """Packages of the methods that need an extra of the same name."""
 # Draws in a row that are invalid or were tried before: ten times the trials of the largest space that is counted.
 DRAWS = 100_000
+TRIALS = 60
+"""Of a search that draws, unless it says how many."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, replace
 from math import inf
 from pathlib import Path
@@ -128,9 +127,9 @@ class Limits:
 
 def _measure_children() -> int:
     """Return the memory of all processes below this one."""
-    from sp500.machine.memory import pss_bytes, tree_pss_bytes
+    from sp500.machine.memory import sum_pss_bytes
 
-    return tree_pss_bytes(os.getpid()) - pss_bytes()
+    return sum_pss_bytes(process_tree.list_below(psutil.Process()))
 
 
 class Watch:
@@ -155,7 +154,7 @@ class Watch:
                 forced, kill_at = cause, time.monotonic() + self._grace
                 if forced.exit_code == OUT_OF_MEMORY:
                     return forced
-                process_tree.tell_group(self._pid, signal.SIGTERM)
+                process_tree.signal_group(self._pid, signal.SIGTERM)
             elif forced and (not left or time.monotonic() >= kill_at):
                 return forced if forced.exit_code is not None else replace(forced, exit_code=self._shell_code())
 
@@ -200,13 +199,9 @@ class Orphans:
 
     def measure_memory(self) -> int:
         """Return the memory of all of them in bytes."""
-        from sp500.machine.memory import pss_bytes
+        from sp500.machine.memory import sum_pss_bytes
 
-        total = 0
-        for each in self.find_living():
-            with suppress(OSError, psutil.Error):
-                total += pss_bytes(each.pid)
-        return total
+        return sum_pss_bytes(self.find_living())
 
 
 def take_over(job: JobFolder, request: Request, signals: Signals) -> Ending:
@@ -228,9 +223,9 @@ def take_over(job: JobFolder, request: Request, signals: Signals) -> Ending:
         elif forced is None and cause is not None:
             forced, kill_at = cause, time.monotonic() + request["grace_seconds"]
             kill_at = -inf if cause.exit_code == OUT_OF_MEMORY else kill_at
-            process_tree.tell(left, signal.SIGTERM)
+            process_tree.send_signal(left, signal.SIGTERM)
         if time.monotonic() >= kill_at:
-            process_tree.tell(left, signal.SIGKILL)
+            process_tree.send_signal(left, signal.SIGKILL)
     return forced or lost
 
 

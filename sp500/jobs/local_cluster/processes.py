@@ -30,6 +30,7 @@ import psutil
 from sp500.errors import ConfigError, ResourcesError, undo_on_error
 from sp500.jobs.local_cluster.plan import Node, command
 from sp500.machine.disk import write_atomic
+from sp500.machine.ports import find_free_port
 from sp500.machine.ray_token import ray_token
 
 PATIENCE_SECONDS = 180
@@ -53,7 +54,7 @@ def up(nodes: Sequence[Node], state: Path, dashboard: int, say: Callable[[str], 
     # Sockets lie in there, whose paths may have 107 characters at most.
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=FOLDER))
     _save(state, folder, [])
-    secret, port = ray_token(), _any_port()
+    secret, port = ray_token(), find_free_port()
     started: list[psutil.Process] = []
 
     def start(node: Node, number: int, attempt: int) -> str:
@@ -71,7 +72,7 @@ def up(nodes: Sequence[Node], state: Path, dashboard: int, say: Callable[[str], 
                 # Ray gives a node 30 s to register, which a busy machine may exceed; a pod would start again as well.
                 say(f"{ended}\nit is started again")
                 if node.head:
-                    port = _any_port()
+                    port = find_free_port()
                 if ended := start(node, number, 2):
                     raise ResourcesError(ended)
             say(f"{node.name} is up: {node.cpus} CPUs")
@@ -216,9 +217,3 @@ def _check_port(port: int) -> None:
             taken = error.errno == errno.EADDRINUSE
             fault = "is in use, perhaps by another Ray cluster" if taken else f"cannot be used ({error.strerror})"
             raise ConfigError(f"port {port} {fault}; choose another with --port") from None
-
-
-def _any_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
