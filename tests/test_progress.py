@@ -103,6 +103,14 @@ def test_dumb_terminal_gets_lines(monkeypatch):
     assert progress.parse(out.getvalue().splitlines()).done == 1
 
 
+def test_many_lines_of_one_second_are_the_first_each_new_best_each_failure_and_the_last():
+    out = io.StringIO()
+    with Progress("trial", 6, Console(file=out), meter=Meter("trial", 6, since=0.0)) as shown:
+        for loss in (0.5, 0.6, 0.4, None, 0.7, 0.8):
+            shown.advance("", unit=Unit(datetime.now(UTC), loss=loss), news=loss is None)
+    assert [progress.parse([line]).done for line in out.getvalue().splitlines()] == [1, 3, 4, 6]
+
+
 def test_line_after_a_resume_keeps_the_best_of_the_earlier_attempt():
     earlier = [Unit(datetime(2026, 1, 1, tzinfo=UTC), 9.0, samples=900, loss=loss) for loss in (0.5, 0.25, 0.75)]
     out = io.StringIO()

@@ -1,4 +1,4 @@
-"""Progress of long work on stderr: a bar with the time left in a terminal, plain lines elsewhere."""
+"""Progress of long work on stderr: a bar with the time left in a terminal, elsewhere at most about a line a second."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bar
 
 from sp500.progress import Kind, Meter, Unit
+
+BETWEEN = 1.0
+"""Seconds between two lines that say nothing new."""
 
 
 class Progress:
@@ -38,6 +41,8 @@ class Progress:
         self._meter = meter or Meter(unit, total, since=time.time())
         for done_unit in earlier:
             self._meter.add(done_unit)
+        self._best = self._meter.progress(done).best_loss
+        self._printed, self._waiting = -BETWEEN, ""
         self._bar: Bar | None = None
         if self._console.is_terminal and self._console.is_interactive:  # not with TERM=dumb
             columns = (
@@ -60,14 +65,28 @@ class Progress:
     ) -> None:
         if self._bar:
             self._bar.stop()
+        elif self._waiting:
+            self._print(self._waiting)
 
-    def advance(self, text: str, done: int | None = None, unit: Unit | None = None) -> None:
-        """Count one more unit as done, or `done` altogether; `text` says how it went, `unit` how fast."""
+    def advance(self, text: str, done: int | None = None, unit: Unit | None = None, *, news: bool = False) -> None:
+        """Count one more unit as done, or `done` altogether; `text` says how it went, `unit` how fast.
+
+        A line that comes within a second of another waits, and gives way to the next one, unless it has `news`, such as
+        a failure, or a new best.
+        """
         self._done = self._done + 1 if done is None else done
         text = "".join(sign for sign in text if sign.isprintable())  # names of tickers may hold a terminal's commands
         if self._bar:
             self._bar.update(self._task, completed=self._done, description=text)
             return
         self._meter.add(unit or Unit(datetime.now(UTC)))
-        line = self._meter.progress(self._done).line(text)
+        progress = self._meter.progress(self._done)
+        news, self._best = news or progress.best_loss != self._best, progress.best_loss
+        if news or time.monotonic() - self._printed >= BETWEEN:
+            self._print(progress.line(text))
+        else:
+            self._waiting = progress.line(text)
+
+    def _print(self, line: str) -> None:
+        self._printed, self._waiting = time.monotonic(), ""
         self._console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -25,7 +25,9 @@ def act(config: Scale, run: Run) -> RunRecord:
         return scale.run_scale(
             config,
             run,
-            lambda arm, row: progress.advance(" ".join(filter(None, (f"{arm.label}: {row['status']}", row["reason"])))),
+            lambda arm, row: progress.advance(
+                " ".join(filter(None, (f"{arm.label}: {row['status']}", row["reason"]))), news=True
+            ),
         )
 
 

@@ -80,6 +80,7 @@ class Live:
         self._progress.advance(
             f"{running} running, {self._failed} failed; {formatting.config(result.overrides)}: {loss}",
             unit=Unit(result.finished, result.seconds, samples=result.samples, loss=result.valid_loss, running=running),
+            news=result.status != "ok",
         )
 
 
