@@ -52,9 +52,14 @@ def section(result: Mapping[str, Any]) -> str:
     where = f"{machine['cpus']} cores ({machine['processor']}), {machine['memory_gib']} GiB, {machine['system']}"
     loads = "load of the machine {:.1f} before and {:.1f} after".format(*result["load"])
     quick = "**Not a measurement: a trial run with `--quick`.**\n\n" if result["quick"] else ""
+    some = (
+        f"Measured: {', '.join(result['only'])}. The other programs of this part were left out.\n\n"
+        if result["only"]
+        else ""
+    )
     when = f"{result['date']}, {result['turns']} turns, {loads}. {where}. {versions}."
     tables = "\n".join(_table(table) for table in result["tables"])
-    return f"## {TITLES[result['part']]}\n\n{quick}{ABOUT[result['part']]}\n\n{when}\n\n{tables}"
+    return f"## {TITLES[result['part']]}\n\n{quick}{some}{ABOUT[result['part']]}\n\n{when}\n\n{tables}"
 
 
 def _table(table: Mapping[str, Any]) -> str:

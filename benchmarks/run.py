@@ -36,23 +36,26 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--turns", type=int, help="turns of all programs (default: 5; 1 with --quick)")
     parser.add_argument("--quick", action="store_true", help="less work, and nothing is kept")
     parser.add_argument(
-        "--only", nargs="+", default=[], metavar="TEXT", help="programs with this in their name, and ours"
+        "--only", nargs="+", default=[], metavar="TEXT", help="programs with this in their name, and the reference"
     )
     parser.add_argument(
         "--before", type=Path, metavar="FOLDER", help="checkout of another commit, measured in turns too"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the kept results")
+    parser.add_argument(
+        "--results", type=Path, help=f"folder of kept results (default: {RESULTS.name}, of whole runs only)"
+    )
     flags = parser.parse_args(arguments)
+    folder = flags.results or RESULTS
     if flags.part == "page":
-        results = [json.loads(path.read_text()) for path in flags.results.glob("*.json")]
+        results = [json.loads(path.read_text()) for path in folder.glob("*.json")]
         (ROOT / "docs" / "benchmarks.md").write_text(page.write(results))
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends servers as well
     result = measure(flags)
-    if not flags.quick and not flags.only:
-        flags.results.mkdir(exist_ok=True)
-        (flags.results / f"{flags.part}.json").write_text(json.dumps(result, indent=1) + "\n")
+    if flags.results or not (flags.quick or flags.only):
+        folder.mkdir(exist_ok=True)
+        (folder / f"{flags.part}.json").write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result, indent=1) if flags.json else page.section(result))
     return 0
 
@@ -69,6 +72,7 @@ def measure(flags: argparse.Namespace) -> dict[str, Any]:
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "turns": turns,
         "quick": flags.quick,
+        "only": flags.only,
         "load": [load, os.getloadavg()[0]],
         "machine": _describe_machine(),
         "versions": {"Python": platform.python_version()} | {name: metadata.version(name) for name in LIBRARIES},
