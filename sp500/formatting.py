@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -81,6 +82,13 @@ def size(value: float | None) -> str:
     if 0 < value < MIB:
         return f"{value / 1024:.0f} KiB"
     return f"{float(f'{value / GIB:.3g}'):,g} GiB" if value >= GIB else f"{value / MIB:.0f} MiB"
+
+
+def find_sizes(text: str) -> list[int]:
+    """Return the sizes that a text names, in bytes; what stands in brackets says a size again."""
+    units = {"bytes": 1, "KiB": 1024, "MiB": MIB, "GiB": GIB}
+    pairs = re.findall(rf"(?<![(\d.,])(\d[\d.,]*) ({'|'.join(units)})\b", text)
+    return [int(float(number.replace(",", "")) * units[unit]) for number, unit in pairs]
 
 
 def approx(value: float) -> str:

@@ -10,8 +10,7 @@ from sp500.config import DataConfig
 from sp500.data import augment
 from sp500.data.augment import Augmentation
 from sp500.data.shards.writer import WindowsSource
-from sp500.data.windows import Dataset, Windows
-from sp500.machine.memory import pss_bytes
+from sp500.data.windows import Dataset, Windows, memory_error
 from sp500.runs.results import DataCard
 
 PART = 4096
@@ -49,11 +48,7 @@ class Copied:
             x = np.empty((source.windows, layout.window, *layout.row), layout.dtype)
             y = np.empty((source.windows, *layout.target), layout.target_dtype)
         except MemoryError as error:
-            # The report's scale section reads both numbers out of this text, for runs that ran out of memory.
-            raise MemoryError(
-                f"{source.windows} materialised windows need {needed} bytes ({needed / 2**30:.1f} GiB) besides the "
-                f"{pss_bytes()} bytes of the process"
-            ) from error
+            raise memory_error(source.windows, needed) from error
         done = 0
         for number in range(source.shards):
             copy, part = source.part(number)

@@ -21,10 +21,9 @@ from sp500.data.sources import load
 from sp500.data.sources.headings import FIELDS
 from sp500.data.splits import Split, split
 from sp500.data.validation import summarize
-from sp500.data.windows import Dataset, Windows, compute_naive_output, windows
+from sp500.data.windows import Dataset, Windows, compute_naive_output, memory_error, windows
 from sp500.errors import DataError
 from sp500.formatting import fixed
-from sp500.machine.memory import pss_bytes
 from sp500.runs.results import DataCard
 from sp500.suspicion import bound_correlation
 
@@ -102,11 +101,7 @@ class Prepared:
         try:
             x = np.empty((source.windows, length, source.features), dtype)
         except MemoryError as error:
-            # The report's scale section reads both numbers out of this text, for runs that ran out of memory.
-            raise MemoryError(
-                f"{source.windows} materialised windows need {needed} bytes ({needed / 2**30:.1f} GiB) besides the "
-                f"{pss_bytes()} bytes of the process"
-            ) from error
+            raise memory_error(source.windows, needed) from error
         targets, done = np.empty(len(x), dtype), 0
         for series in augment.copies(self.train, self.config.multiplier, self.how):
             part = self._windows([series], self.cut.train, dtype, index=False)

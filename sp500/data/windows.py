@@ -15,12 +15,23 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from sp500 import formatting
 from sp500.data.features import Series
 from sp500.errors import DataError
+from sp500.machine.memory import pss_bytes
 from sp500.runs.results import DataCard
 
 MASKED = -100
 """Class number that no loss counts, as in torch's cross entropy: padding, or the prompt of an instruction."""
+
+
+def memory_error(windows: int, needed: int) -> MemoryError:
+    """Return the error for windows that do not fit in memory as arrays of `needed` bytes.
+
+    The report's scale section reads both sizes out of its text.
+    """
+    has = formatting.size(pss_bytes())
+    return MemoryError(f"{windows:,} windows as arrays need {formatting.size(needed)}, besides {has} of the process")
 
 
 @dataclass(frozen=True)

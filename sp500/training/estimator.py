@@ -20,11 +20,11 @@ import torch
 from torch import Tensor, nn
 
 from sp500.config import OwnModel, RunConfig, estimators
-from sp500.data.windows import Dataset, Windows
+from sp500.data.windows import Dataset, Windows, memory_error
 from sp500.errors import CheckpointError, ConfigError, DataError, SP500Error
 from sp500.formatting import reference_name
 from sp500.machine.cores import usable_cores
-from sp500.machine.memory import PeakMemory, pss_bytes, total_bytes
+from sp500.machine.memory import PeakMemory, total_bytes
 from sp500.models import catalog
 from sp500.plugins import reference, source
 from sp500.runs import versions
@@ -139,11 +139,7 @@ class _Fitting:
                 raise MemoryError
             return windows.flatten()
         except MemoryError:
-            # The report's scale section reads both numbers out of this text, for runs that ran out of memory.
-            raise MemoryError(
-                f"{len(windows)} materialised windows need {needed} bytes ({needed / 2**30:.1f} GiB) besides the "
-                f"{pss_bytes()} bytes of the process"
-            ) from None
+            raise memory_error(len(windows), needed) from None
 
     def _losses(self, stages: Iterable[Tensor], windows: Windows) -> list[float]:
         """Return the mean of the task's loss over windows, of the outputs of each stage. Raises SP500Error."""

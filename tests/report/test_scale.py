@@ -359,7 +359,7 @@ def drawn_crosses(axes: Axes) -> dict[tuple[float, float], str]:
 def test_cross_of_a_run_out_of_memory_is_hollow_at_what_it_would_have_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     charts, render = [], figures.render
     monkeypatch.setattr(figures, "render", lambda chart, *rest: charts.append(chart) or render(chart, *rest))
-    lacks = {10: "10 windows need 2684354560 bytes (2.5 GiB) besides the 536870912 bytes of the process", 50: "killed"}
+    lacks = {10: "10 windows as arrays need 2.5 GiB, besides 512 MiB of the process", 50: "killed"}
     out = [one(size, "in_memory", None, reason=reason) for size, reason in lacks.items()]
     figures.sizes(found(*[one(size, "streaming", 100.0) for size in (1, 10, 50)], *out))
     speed, memory = charts[0].get_axes()
@@ -375,7 +375,9 @@ def test_one_size_is_drawn_as_bars() -> None:
     (drawn,) = figures.figures(found(one(5, "in_memory", None), one(5, "streaming", 1234.0)))
     texts = re.findall(r">([^<>]+)</text>", drawn.svg)
     assert texts.count("out of memory") == 2
-    lacks = one(5, "in_memory", None, reason="5 windows need 3221225472 bytes (3.0 GiB)")
+    lacks = one(
+        5, "in_memory", None, reason="5 windows need 2684354560 bytes (2.5 GiB) besides the 536870912 bytes of ours"
+    )
     (drawn,) = figures.figures(found(lacks, one(5, "streaming", 1234.0)))
     assert "would need 3 GiB" in drawn.svg
     assert {"windows per second, ×5", "1,234", "1 GiB"} <= set(texts)

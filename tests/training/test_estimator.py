@@ -17,7 +17,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from skops_files import attacks, edit
 
 import sp500
-from sp500 import Predictor
+from sp500 import Predictor, formatting
 from sp500.config import RunConfig
 from sp500.data.windows import Windows
 from sp500.errors import CheckpointError, ConfigError, DataError
@@ -214,7 +214,7 @@ def test_windows_that_do_not_fit_memory_are_refused_with_their_bytes(monkeypatch
     data = catalog.task(windows).prepare(windows)
     count = len(data.train)
     assert record.status == "out_of_memory"
-    assert f"{count} materialised windows need {count * 10 * data.features * 4 * 5} bytes" in record.reason
+    assert f"{count:,} windows as arrays need {formatting.size(count * 10 * data.features * 4 * 5)}," in record.reason
 
 
 def seal(run: Path) -> None:

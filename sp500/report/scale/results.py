@@ -6,7 +6,6 @@ together, whatever experiment they come from: the laptop's streaming arm next to
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -113,8 +112,8 @@ def needed_bytes(row: Row) -> int | None:
     """Return the bytes that a run out of memory would have needed, if its reason has them."""
     if row["status"] != "out_of_memory":
         return None
-    match = re.search(r"need (\d+) bytes(?:.* besides the (\d+) bytes)?", row["reason"])
-    return int(match[1]) + int(match[2] or 0) if match else None
+    # As `sp500.data.windows.memory_error` writes it: what the windows need, and what the process has.
+    return sum(formatting.find_sizes(row["reason"].partition(" need ")[2])) or None
 
 
 def tables(scale: Scale, more: Cells = no_cells) -> list[Table]:
