@@ -156,12 +156,12 @@ class _Seeded(TorchDataset[Any]):
 
     def __getitem__(self, key: tuple[int, int]) -> Any:
         epoch, number = key
-        with _seeded(derive(self._seed, "sample", epoch, number)):
+        with seeded(derive(self._seed, "sample", epoch, number)):
             return self._source[number]
 
 
 @contextmanager
-def _seeded(seed: int) -> Iterator[None]:
+def seeded(seed: int) -> Iterator[None]:
     """Seed the generators of torch, NumPy and Python, and put them back at the end."""
     kept = torch.get_rng_state(), np.random.get_state(), random.getstate()
     torch.default_generator.manual_seed(seed)

@@ -10,10 +10,6 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor, nn
 
 BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-LIMIT = (
-    "batch normalisation takes its statistics from a micro-batch, and on CPUs from a worker's own part, so results "
-    "depend on how a batch is cut; those of GroupNorm and LayerNorm do not"
-)
 
 
 @runtime_checkable

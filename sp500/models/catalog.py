@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
-from functools import cache, partial
+from functools import partial
 from pkgutil import resolve_name
 from typing import Any
 
@@ -14,15 +13,10 @@ from torch import nn
 from sp500.config import ModelConfig, OwnModel, TrainConfig
 from sp500.errors import ConfigError
 from sp500.machine.memory import total_bytes
-from sp500.models.batch_norm import BATCH_NORM, LIMIT
 from sp500.models.shape import Shape
 from sp500.models.weights import Unfilled
 from sp500.plugins import contract
 from sp500.plugins.reference import Reference
-
-log = logging.getLogger(__name__)
-
-DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 
 COPIES = 4
 """Copies of every weight that training keeps in memory: itself, its gradient and two moments of Adam. A process of FSDP
@@ -30,7 +24,7 @@ makes the whole model, and then keeps its part of the four."""
 
 
 def _check_model(own: Reference, model: object) -> nn.Module:
-    """Return the model that the user's function made. Warns of layers whose numbers depend on how a batch is cut."""
+    """Return the model that the user's function made."""
     if not isinstance(model, nn.Module):
         raise ConfigError(
             f"{own.path.name}: {own.name} returned {type(model).__name__}, not a torch.nn.Module or an estimator "
@@ -38,19 +32,7 @@ def _check_model(own: Reference, model: object) -> nn.Module:
         )
     if not any(weights.requires_grad for weights in model.parameters()):
         raise ConfigError(f"{own.path.name}: {own.name} has no weights to train")
-    _warn_of_cuts(own.name, model)
     return model
-
-
-def _warn_of_cuts(name: str, model: nn.Module) -> None:
-    """Warn of layers whose numbers depend on how a batch is cut."""
-    for layer in model.modules():
-        kind = type(layer).__name__
-        rate = getattr(layer, "p" if isinstance(layer, DROPOUT) else "drop_prob", getattr(layer, "dropout", 0))
-        if isinstance(layer, BATCH_NORM):
-            _warn_once(f"{name}: {kind}: {LIMIT}")
-        elif isinstance(rate, float) and rate:
-            _warn_once(f"{name}: masks of {kind} depend on workers and micro-batches, sp500.Dropout's do not")
 
 
 def _make_own(config: OwnModel, shape: Shape) -> object:
@@ -93,12 +75,6 @@ _estimators: dict[str, bool] = {}
 """Whether the models of the user's that this process has made are estimators, by their settings."""
 
 
-@cache
-def _warn_once(text: str) -> None:
-    """Log a warning once per process: a run makes its model several times."""
-    log.warning(text)
-
-
 def least_copies(train: TrainConfig) -> int:
     """Return how often a process holds the weights in the host's memory, at least."""
     on_gpu = train.device != "cpu" and torch.cuda.is_available()
@@ -129,7 +105,6 @@ def build(config: ModelConfig, shape: Shape, copies: int = COPIES) -> nn.Module:
         )
     model: nn.Module = make()
     if not config.starts_naive:
-        _warn_of_cuts(str(config.used.get("architecture", config.kind)), model)
         return model
     nn.init.zeros_(model.get_parameter("head.weight"))
     nn.init.constant_(model.get_parameter("head.bias"), shape.naive_output)

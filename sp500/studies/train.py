@@ -21,12 +21,12 @@ from sp500.formatting import size
 from sp500.machine.disk import write_atomic
 from sp500.machine.memory import PeakMemory
 from sp500.models import catalog as models
-from sp500.models.batch_norm import LIMIT, normalizes_batches
 from sp500.runs.details import Breakdown
 from sp500.runs.record import EpochMetrics, RunRecord, make_record, process_start
-from sp500.runs.results import DataCard, Metrics, SeedRow
+from sp500.runs.results import Metrics, SeedRow
 from sp500.runs.store import Run
 from sp500.tasks import catalog
+from sp500.tasks.cuts import try_cuts
 from sp500.training import checkpoint, estimator, recipe, refit
 from sp500.training.fitting import fit_model
 from sp500.training.loop import FitResult
@@ -64,11 +64,11 @@ def train(
         estimator.check(config, dataset)
         cost = count_cost(task, config, dataset)
         warn_disk_use(cost, config, dataset, run)
-        with _trainer(task, config, run, on_epoch, ray, measure_speed=cost is not None) as (fit_one, resources):
+        with _trainer(task, config, run, on_epoch, ray, measure_speed=cost is not None) as (fit_one, resources, gpu):
+            card = try_cuts(task, dataset, config, cost, gpu=gpu)
             result, refitted, fitted = refit.fit_with(fit_one, task, config, dataset, folder=run.path)
             others = _train_seeds(fit_one, task, config, dataset, folder=run.path, seeds=seeds)
             cluster = resources()
-    arm = arm or ("ray" if config.num_workers else "solo")
     record = run_record(config, run, dataset, result, experiment=experiment, arm=arm, started=started, cluster=cluster)
     model = recipe.write(run.path, task, config, fitted)
     # Alone, this process prepared the data too; on Ray the driver does, and the record counts the workers.
@@ -77,14 +77,9 @@ def train(
     _add_sample(task, model, dataset, metrics, run)
     own: SeedRow = {"seed": config.train.seed, "best_epoch": result.best_epoch, "test": metrics["test"]}
     facts: dict[str, object] = {"metrics": metrics, "peak_memory_bytes": largest, "refit": refitted}
-    facts |= {"data": _add_notes(record.data, model), "breakdown": _break_down(task, result, dataset, metrics["test"])}
+    facts |= {"data": card, "breakdown": _break_down(task, result, dataset, metrics["test"])}
     facts |= {"throughput": describe(cost, result, config), "seeds": [own, *others] if others else None}
     return record.model_copy(update=facts)
-
-
-def _add_notes(card: DataCard, model: nn.Module) -> DataCard:
-    """Return the card with the report's notes on the model's parity."""
-    return {**card, "notes": [*card.get("notes", []), LIMIT]} if normalizes_batches(model) else card
 
 
 def _add_sample(task: Task, model: nn.Module, dataset: Dataset, metrics: Metrics, run: Run) -> None:
@@ -135,18 +130,21 @@ def run_record(
     result: FitResult,
     *,
     experiment: str,
-    arm: str,
+    arm: str | None,
     started: datetime,
     cluster: dict[str, float] | None = None,
 ) -> RunRecord:
-    """Return the record, without metrics, of a fit that has just ended; its epochs go to the run's folder."""
+    """Return the record, without metrics, of a fit that has just ended; its epochs go to the run's folder.
+
+    `arm`: solo or ray unless it is given.
+    """
     fitted, warm = (datetime.now(UTC) - started).total_seconds(), result.warm_seconds
     run.write_epochs(result.epochs)
     return make_record(
         config,
         name=run.name,
         experiment=experiment,
-        arm=arm,
+        arm=arm or ("ray" if config.num_workers else "solo"),
         started=started,
         setup_seconds=max(fitted - result.fit_seconds, 0.0),
         train_seconds=result.fit_seconds,
@@ -192,8 +190,8 @@ def _trainer(
     ray: BackgroundRay | None,
     *,
     measure_speed: bool,
-) -> Iterator[tuple[refit.Fit, Callable[[], dict[str, float] | None]]]:
-    """Yield the functions by which this run trains a model and reads the cluster's resources, while connected."""
+) -> Iterator[tuple[refit.Fit, Callable[[], dict[str, float] | None], bool]]:
+    """Yield functions that train a model and read the cluster's resources, and whether GPUs train, while connected."""
     # The first fit is the run's own; those for other seeds or on more dates leave no epochs.
     first = itertools.chain([True], itertools.repeat(False))
     if not config.num_workers:
@@ -209,7 +207,7 @@ def _trainer(
             result = fit_model(task, dataset, config, worker, checkpoint.of_run(folder, config, dataset))
             return add_matmul(result, config, worker) if own and measure_speed else result
 
-        yield alone, lambda: None
+        yield alone, lambda: None, device(config.train.device).type == "cuda"
         return
     from sp500.distributed import preflight, session, train
 
@@ -223,4 +221,4 @@ def _trainer(
         # After the nodes have come, so that the storage is tried on all of them.
         preflight.check_shared_storage(run.path)
         with run.following(on_epoch) if on_epoch else nullcontext():
-            yield on_ray, preflight.resources
+            yield on_ray, preflight.resources, gpu

@@ -24,7 +24,7 @@ from sp500.runs.results import Improvement
 from sp500.training import evaluation
 from sp500.training.checkpoint import pack
 from sp500.training.step import DTYPES, Stepper
-from sp500.training.task import BatchTransforming, Task
+from sp500.training.task import Task
 from sp500.training.transforms import Transforms
 from sp500.training.worker import SoloWorker
 
@@ -167,11 +167,6 @@ def _check_step(where: str, task: Task, config: RunConfig, dataset: Dataset, mod
     worker = SoloWorker(torch.device("cpu"))
     stepper = Stepper(task, model, config.model_copy(update={"train": plain}), worker, 1)
     stepper.start(1)
-    if isinstance(task, BatchTransforming) and config.num_workers > 1:
-        log.warning(
-            "%s: transform_batch sees a worker's part of a batch, so that results depend on the number of workers",
-            where,
-        )
     batches = evaluation.training_batches(dataset.train, worker)
     first = next(batches.epoch(1, FEW, shuffle=False, seed=0))
     stepper.take(Transforms(task, batches, 0).apply(first, 1), 0)

@@ -18,10 +18,10 @@ from torch import nn
 from sp500.config import ModelConfig, RunConfig
 from sp500.errors import ConfigError
 from sp500.models import batch_norm, catalog
-from sp500.models.batch_norm import LIMIT
 from sp500.runs.store import RunStore
 from sp500.serving.predictor import Predictor
 from sp500.studies import train
+from sp500.tasks.cuts import DEPENDS, SAME
 
 
 @pytest.fixture
@@ -117,9 +117,9 @@ def test_synchronized_layers_keep_their_activations(timm: ModuleType) -> None:
     assert torch.equal(model(torch.ones(2, 1, 1024)), expected)
 
 
-@pytest.mark.parametrize(("architecture", "limited"), [("resnet18", True), ("test_vit", False)])
+@pytest.mark.parametrize(("architecture", "note"), [("resnet18", DEPENDS.format("layer net.bn1")), ("test_vit", SAME)])
 def test_run_says_whether_its_numbers_depend_on_the_cut_and_answers_again(
-    timm: ModuleType, tmp_path: Path, architecture: str, limited: bool
+    timm: ModuleType, tmp_path: Path, architecture: str, note: str
 ) -> None:
     x, y = np.random.default_rng(0).integers(0, 256, (80, 32, 32)), np.arange(80) % 4
     np.savez(tmp_path / "set.npz", x_train=x[:60], y_train=y[:60], x_test=x[60:], y_test=y[60:])
@@ -128,13 +128,13 @@ def test_run_says_whether_its_numbers_depend_on_the_cut_and_answers_again(
             "task": "images",
             "images": {"source": str(tmp_path / "set.npz")},
             "model": {"kind": "timm", "architecture": architecture},
-            "train": {"epochs": 1, "batch_size": 16},
+            "train": {"epochs": 1, "batch_size": 16, "micro_batch": 8},
         }
     )
     with RunStore(tmp_path).open("run") as run:
         record = train.train(config, run)
         run.write_record(record)
-    assert (LIMIT in record.data["notes"]) is limited
+    assert record.data["notes"][-1] == note
     Predictor(tmp_path / "run").check()
 
 

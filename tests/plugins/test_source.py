@@ -13,11 +13,9 @@ import your_own
 
 import sp500
 from sp500.commands.experiments.train import Train
-from sp500.config import ModelConfig, RunConfig
+from sp500.config import RunConfig
 from sp500.console import entry
 from sp500.errors import ConfigError, DataError
-from sp500.models import catalog as models
-from sp500.models.shape import Shape
 from sp500.plugins import admission, source
 from sp500.plugins.reference import Reference
 from sp500.runs.record import RunRecord
@@ -180,19 +178,6 @@ def test_model_function_that_returns_no_model_is_refused(returned: str, said: st
     Path("nets.py").write_text(f"from torch import nn\n\ndef net(config, dataset):\n    return {returned}\n")
     with pytest.raises(ConfigError, match=said):
         trained("one", model={"kind": "nets.py:net"})
-
-
-@pytest.mark.parametrize("layer", ["nn.Dropout(0.5)", "nn.BatchNorm1d(3)", "nn.LSTM(3, 3, 2, dropout=0.1)"])
-def test_layer_whose_numbers_depend_on_the_workers_is_told(layer: str, caplog: pytest.LogCaptureFixture) -> None:
-    text = f"from torch import nn\n\ndef net(config, dataset):\n    return nn.Sequential(nn.Linear(3, 3), {layer})\n"
-    Path("nets.py").write_text(text)
-
-    class Any3:
-        window, features, row, outputs, naive_output = 1, 3, (3,), 3, 0.0
-
-    assert isinstance(Any3(), Shape)
-    models.build(ModelConfig(kind="nets.py:net"), Any3())
-    assert "net: " in caplog.text
 
 
 def test_task_travels_to_a_process_that_does_not_have_its_file() -> None:

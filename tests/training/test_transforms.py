@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from torch import Tensor
 from sp500.config import ModelConfig, RunConfig, TrainConfig
 from sp500.data.batches import Batch, Batches
 from sp500.errors import ConfigError
-from sp500.tasks import checks, synthetic
+from sp500.tasks import synthetic
 from sp500.tasks.settings import SyntheticConfig
 from sp500.training.checkpoint import Checkpoints
 from sp500.training.loop import fit
@@ -109,13 +108,8 @@ def test_three_ranks_with_micro_batches_and_a_resumed_run_end_as_one_process(tmp
     np.testing.assert_allclose(np.load(tmp_path / "ranks.npy"), straight, rtol=0, atol=1e-9)
 
 
-def test_change_of_a_whole_batch_is_reported_with_several_workers(caplog: pytest.LogCaptureFixture) -> None:
-    for workers in (1, 2):
-        task = Whole(settings().model_copy(update={"num_workers": workers}))
-        with caplog.at_level(logging.WARNING):
-            checks.check(task, task.config, task.prepare(task.config))
-        warned = [record for record in caplog.records if "depend on the number of workers" in record.getMessage()]
-        assert len(warned) == (workers > 1)
+def test_whole_batch_is_changed_at_once() -> None:
+    task = Whole(settings())
     batches = Batches(task.prepare(task.config).train, CPU)
     [first, *_] = batches.in_order(50)
     assert Transforms(task, batches, 0).apply(first, 1).x.mean(dim=0).abs().max() < 1e-12
