@@ -67,10 +67,36 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
+MINE = """
+import sp500
+
+
+class Mine(sp500.PriceTask):
+    features = ("log_return",)
+
+
+class Looped(Biopsies):
+    def prepare(self, config):
+        rows = [(row, target) for row, target in zip(*load_breast_cancer(return_X_y=True))]
+        return sp500.from_torch(rows[:300], rows[300:400], rows[400:], config=config)
+
+    def transform(self, x, target, rng):
+        return x + rng.normal(), target
+
+    def step(self, trainer, batch):
+        loss = self.loss(trainer.forward(trainer.model, batch.x), batch.y)
+        trainer.update(loss, batch.total)
+        return loss
+
+    def measure(self, outputs, targets):
+        return {"top1": sp500.Sums((outputs.argmax(dim=1) == targets).sum(), len(targets))}
+"""
+CLASSES = {"price task": "Mine", "task of the loop": "Looped"}
+
+
 def payload(mark: Path) -> str:
     """The Python of the run, which leaves a mark when it runs, and then ends whatever trains."""
-    mine = "\n\nimport sp500\n\n\nclass Mine(sp500.PriceTask):\n    features = ('log_return',)\n"
-    return Path("biopsies.py").read_text() + f"{mine}\n\nopen({str(mark)!r}, 'w')\nraise ImportError\n"
+    return Path("biopsies.py").read_text() + f"{MINE}\n\nopen({str(mark)!r}, 'w')\nraise ImportError\n"
 
 
 DOORS = {
@@ -114,8 +140,8 @@ def forge(theirs: Path, door: str, part: str) -> Path:
 
 def name_parts(settings: dict[str, Any], place: str, part: str) -> dict[str, Any]:
     """Settings with the task or the model from this place, and a built-in one as the other."""
-    if part == "price task":
-        return {**settings, "task": f"{place}:Mine", "model": {"kind": "mlp"}}
+    if part in CLASSES:
+        return {**settings, "task": f"{place}:{CLASSES[part]}", "model": {"kind": "mlp"}}
     if part == "task":
         return {**settings, "task": f"{place}:Biopsies", "model": {"kind": "mlp"}}
     return {**settings, "task": "returns", "model": {**settings["model"], "kind": f"{place}:Residual"}}
@@ -239,7 +265,7 @@ def reads_config(verb: str) -> bool:
         (verb, door, part)
         for verb in (*RUNNING, *READING)
         for door in DOORS
-        for part in ("task", "model", *(["price task"] if door == "file" else []))
+        for part in ("task", "model", *(CLASSES if door == "file" else []))
         if door != "file without config.yaml" or not reads_config(verb)
     ],
 )
@@ -259,7 +285,7 @@ def test_python_of_a_run_that_did_not_begin_here_does_not_run(
         assert re.search("was never given here|is not the file that its run was trained with", said)
 
 
-@pytest.mark.parametrize("part", ["model", "price task"])
+@pytest.mark.parametrize("part", ["model", *CLASSES])
 @pytest.mark.parametrize("verb", RUNNING)
 def test_python_of_a_run_that_is_trusted_runs(verb: str, part: str, theirs: Path) -> None:
     """Each verb of the test above would run it."""
