@@ -46,7 +46,7 @@ EXPERIMENTS = sorted(path.stem for path in ROOT.glob("experiments/*.py"))
 KINDS = [["--task", "images", "--model.kind", "timm"], ["--task", "language", "--model.kind", "hf"]]
 KINDS += [["--task", "synthetic", "--model.kind", "mine.py:Net"], ["--task", "volatility"]]
 KINDS += [["--task", "direction", "--model.kind", kind] for kind in ("ridge", "logistic", "hist_gbm")]
-LANGUAGES = {"sh", "console", "python", "yaml", "json", "text"}
+LANGUAGES = {"sh", "console", "python", "yaml", "json", "text", "diff"}
 # Programs that are not started here; the files that they are given have to exist.
 OTHERS = {
     "base64",
