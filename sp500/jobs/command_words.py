@@ -12,13 +12,14 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping
-from itertools import pairwise
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from sp500.errors import ConfigError
 from sp500.jobs.spec import JobSpec
+from sp500.programs import template
 
 OF_A_SHELL = frozenset({"&&", "||", ";", "|", "&", ">", ">>", "<", "<<", "2>", "2>&1", "&>"})
 PYTHON = re.compile(r"python(3(\.\d+)?)?")
@@ -31,6 +32,8 @@ SYSTEM = ("/bin", "/dev", "/etc", "/lib", "/opt", "/proc", "/sbin", "/sys", "/us
 INPUTS = ("source", "path", "shards", "tokenizer")
 # Flags of folders that a command writes to.
 OUTPUTS = ("runs-dir", "runs_dir", "save-dir", "save_dir", "--out")
+# Of a program that runs unchanged: the flag of its command, and flags of its files.
+PROGRAM, PROGRAM_FILES = "command", ("file", "space")
 
 
 def check(
@@ -86,15 +89,47 @@ def _script(program: str, words: list[str]) -> str:
 
 def find_local_paths(spec: JobSpec) -> Iterator[tuple[str, Path]]:
     """Yield words of the command and of its settings that name a local file or folder, each with its path."""
-    words = pairwise(("", *spec.argv))
-    given = [word.partition("=")[::2] if word.startswith("-") else (before, word) for before, word in words]
-    for flag, value in [*given, *_settings("", spec.settings)]:
+    commands = (_flags(template.parse(text).words) for flag, text in _options(spec) if flag.lstrip("-") == PROGRAM)
+    for flag, value in [*_options(spec), *chain.from_iterable(commands)]:
         is_path = "/" in value or Path(value).suffix or flag.endswith(INPUTS)
-        if not value or flag.endswith(OUTPUTS) or "://" in value or not is_path:
+        if flag.endswith(OUTPUTS) or "://" in value or not is_path:
             continue
         # FILE.py:NAME is an object in a file.
         if path := next(filter(None, map(_existing, (value, value.rpartition(":")[0]))), None):
             yield value, path
+
+
+def find_program_files(spec: JobSpec) -> list[Path] | None:
+    """Return the relative paths of the files of a program that runs unchanged; None if the job runs no such program.
+
+    They are its script, its space, those that --file names, and the script that the job itself runs. Raises ConfigError
+    for a command that is none.
+    """
+    options = [(flag.lstrip("-"), value) for flag, value in _options(spec)]
+    commands = [template.parse(value) for flag, value in options if flag == PROGRAM]
+    if not commands:
+        return None
+    scripts = [command.script or _script(command.words[0], list(command.words[1:])) for command in commands]
+    named = [value for flag, value in options if flag in PROGRAM_FILES]
+    names = [_script(spec.argv[0], list(spec.argv[1:])), *scripts, *named]
+    paths = {Path(os.path.normpath(name)) for name in names if name}
+    return sorted(path for path in paths if path.parts[:1] not in {("/",), ("..",), ("~",)})
+
+
+def _options(spec: JobSpec) -> list[tuple[str, str]]:
+    """Return each value of the command and of the settings, with its flag or key."""
+    return [*_flags(spec.argv), *_settings("", spec.settings)]
+
+
+def _flags(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield each value with its flag, which is empty for words before the first flag."""
+    flag = ""
+    for word in words:
+        value = word
+        if word.startswith("-"):
+            flag, _, value = word.partition("=")
+        if value:
+            yield flag, value
 
 
 def _existing(text: str) -> Path | None:

@@ -64,6 +64,11 @@ def files(folder: Path) -> dict[str, int]:
     return sizes
 
 
+def is_credential(path: Path) -> bool:
+    """Return whether a file looks like credentials by its name."""
+    return PathSpec.from_lines("gitignore", CREDENTIALS).match_file(path)
+
+
 def _read_ignore_files(folder: Path) -> list[tuple[Path, PathSpec[Any]]]:
     """Return the patterns of each ignore file in a folder, which are relative to it."""
     files = [(folder, _read_patterns(folder / name)) for name in IGNORE_FILES]

@@ -1,10 +1,12 @@
 """Files of this machine in a command for a cluster: refused unless they are there as well."""
 
+import os
 import re
 from pathlib import Path
 
 import pytest
 import yaml
+from ray._private.runtime_env.packaging import unzip_package
 
 from sp500.errors import ConfigError
 from sp500.jobs.kuberay import target as kuberay
@@ -114,6 +116,66 @@ def test_settings_that_go_with_the_job_may_not_name_such_a_file_either():
 def test_code_that_comes_from_elsewhere_may_hold_relative_paths(how, here):
     assert not refuses(on_kuberay, "--task", "blobs.py:Blobs", **how)
     assert refuses(on_kuberay, "--data.source", str(here / "prices.csv"), **how)
+
+
+PROGRAM = "python train.py --lr {lr} --log=./notes/plan.txt"
+
+
+@pytest.fixture
+def program(here):
+    """Files of a program that runs unchanged."""
+    files = {"train.py": b"import net", "net.py": b"\xff\0", "space.yaml": b"lr: [1]", "notes/plan.txt": b""}
+    for name, content in files.items():
+        (here / name).parent.mkdir(exist_ok=True)
+        (here / name).write_bytes(content)
+    (here / "train.py").chmod(0o755)
+    return {Path(name): content for name, content in files.items()}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"argv": ("sp500", "tune", "--command", PROGRAM, "--file", "./net.py", "notes/plan.txt", "--space=space.yaml")},
+        {
+            "argv": (*TRAIN, "--file=/data/prices.csv"),
+            "settings": {"command": PROGRAM, "file": ["net.py", "notes/plan.txt"], "space": "space.yaml"},
+        },
+    ],
+)
+def test_script_space_and_files_of_a_program_go_with_its_job_as_ray_unpacks_them(program, spec, tmp_path):
+    job, archive = JobSpec(**spec), tmp_path / "files.zip"
+    archive.write_bytes(kuberay.check(job, CLUSTER))
+    unzip_package(archive, str(tmp_path / "there"), remove_top_level_directory=True, unlink_zip=False)
+    there = {path.relative_to(tmp_path / "there"): path for path in (tmp_path / "there").rglob("*") if path.is_file()}
+    expected = program | ({} if job.argv[0] == "sp500" else {Path(TRAIN[1]): b""})
+    assert {path: file.read_bytes() for path, file in there.items()} == expected
+    assert os.access(there[Path("train.py")], os.X_OK)
+    assert kuberay.check(job.model_copy(update={"working_dir": "https://example.org/code.zip"}), CLUSTER) == b""
+    on_ray(job)
+
+
+def test_program_of_a_claim_starts_in_a_folder_of_its_own(here):
+    assert kuberay.check(JobSpec(argv=("sp500", "train", "--command", "/data/run --out ./")), CLUSTER)
+    assert kuberay.check(JobSpec(argv=("sp500", "train")), CLUSTER) == b""
+
+
+@pytest.mark.parametrize(
+    ("command", "files", "reason"),
+    [
+        (PROGRAM, ["net.py"], r"notes/plan\.txt: this is on this machine.* --file"),
+        ("python trian.py", [], r"^trian\.py: cannot be read in .*No such file"),
+        ("python train.py", ["photos"], r"^photos: cannot be read in .*directory"),
+        ("python train.py", ["../beside.csv"], r"^\.\./beside\.csv: this is on .* /data/FOLDER/beside\.csv"),
+        ("python train.py", ["large.bin"], r"^large\.bin: .* 1\.00 MB, over the 1 MB .* /data/FOLDER/large\.bin"),
+        ("python train.py", [".env"], r"^\.env: looks like credentials.* --secrets"),
+        ("python 'train.py", [], "No closing quotation"),
+    ],
+)
+def test_file_that_cannot_go_with_a_programs_job_is_refused_with_the_way_out(program, command, files, reason):
+    Path(".env").touch()
+    Path("large.bin").write_bytes(bytes(10**6 - len(program[Path("train.py")]) + 1))
+    with pytest.raises(ConfigError, match=reason):
+        on_kuberay(JobSpec(argv=("sp500", "train", "--command", command, "--file", *files)))
 
 
 def test_image_holds_what_the_dockerfile_copies_into_its_working_folder():

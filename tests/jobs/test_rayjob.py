@@ -1,5 +1,6 @@
 """A job's manifests: what the job asks for is in them, all else is the cluster's, and no rule breaks."""
 
+import base64
 import json
 import shlex
 import subprocess
@@ -155,6 +156,19 @@ def test_settings_are_a_read_only_file_on_the_head_and_under_config(cluster, mak
     ((file, text),) = config_map["data"].items()
     assert shlex.split(job["spec"]["entrypoint"])[-2:] == ["--config", f"{mount['mountPath']}/{file}"]
     assert yaml.safe_load(text) == {"train": {"epochs": 3}}
+
+
+def test_archive_of_files_is_mounted_in_all_pods_where_the_runtime_environment_finds_it(cluster, make):
+    config_map, _, job = build_documents(make(settings={"a": 1}), cluster, b"\xff\0")
+    groups = [job["spec"]["rayClusterSpec"]["headGroupSpec"], *job["spec"]["rayClusterSpec"]["workerGroupSpecs"]]
+    for pod in (group["template"]["spec"] for group in groups):
+        [volume] = [one for one in pod["volumes"] if one.get("configMap", {}).get("name") == "tune-files"]
+        [mount] = [one for one in pod["containers"][0]["volumeMounts"] if one["name"] == volume["name"]]
+        assert mount["readOnly"] is True
+    assert config_map["metadata"]["name"] == "tune-files"
+    ((file, content),) = config_map["binaryData"].items()
+    assert base64.b64decode(content) == b"\xff\0"
+    assert yaml.safe_load(job["spec"]["runtimeEnvYAML"]) == {"working_dir": f"file://{mount['mountPath']}/{file}"}
 
 
 @pytest.mark.parametrize(("given", "placed"), [(None, "ours"), ("mine", "mine")])

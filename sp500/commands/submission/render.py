@@ -69,8 +69,7 @@ def main(argv: Sequence[str]) -> int:
 def manifests(flags: Render) -> list[Document]:
     """Return what Kubernetes would get. Raises ConfigError for a job, cluster file or manifest that is wrong."""
     spec, cluster = flags.spec(), read_cluster(flags.cluster)
-    kuberay.check(spec, cluster)
-    rendered = build_documents(spec, cluster)
+    rendered = build_documents(spec, cluster, kuberay.check(spec, cluster))
     for document in rendered:
         rules.check(document)
     return rendered

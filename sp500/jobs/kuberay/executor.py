@@ -5,7 +5,7 @@ held open and, after each break (410, a time-out), be taken up again by that sam
 sp500-jobs in cluster/base/rbac.yaml, and no more.
 
 Our RayJobs carry the hash of their request as an annotation. RayJobs without it are ignored: neither reported nor
-deleted. The RayJob comes first and owns the ConfigMap of its settings, for which its head waits
+deleted. The RayJob comes first and owns the ConfigMaps of its settings and files, for which its pods wait
 meanwhile; so nothing is left behind, wherever a submit was killed.
 """
 
@@ -44,13 +44,13 @@ PATIENCE = 600.0
 DENIED_PATIENCE = 60.0
 
 
-def request(spec: JobSpec, cluster: Document, handle: str) -> Document:
-    """Return {"documents": [RayJob, and for settings their ConfigMap]}, in the order to send, named as the handle.
+def request(spec: JobSpec, cluster: Document, handle: str, files: bytes = b"") -> Document:
+    """Return {"documents": [RayJob, and ConfigMaps of settings and files]}, in the order to send, named as the handle.
 
-    `cluster` is a RayCluster document that passes the rules. The ConfigMap gets its owner, the RayJob's uid, when it is
+    `cluster` is a RayCluster document that passes the rules. A ConfigMap gets its owner, the RayJob's uid, when it is
     sent. Raises ConfigError for a manifest that breaks a rule.
     """
-    documents = build_documents(spec.model_copy(update={"name": handle}), cluster)
+    documents = build_documents(spec.model_copy(update={"name": handle}), cluster, files)
     for document in documents:
         rules.check(document)
     text = json.dumps(sorted(documents, key=lambda document: document["kind"] != "RayJob"))

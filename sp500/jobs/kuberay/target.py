@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import zipfile
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sp500.errors import ConfigError
-from sp500.jobs import command_words, names
+from sp500.jobs import command_words, names, working_dir
 from sp500.jobs.command_words import CLAIMS, IMAGE_FOLDER, SYSTEM
 from sp500.jobs.executor import Request
 from sp500.jobs.kuberay import contexts
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 # What the Dockerfile copies into the folder that commands start in.
 IN_IMAGE = ("experiments", "sp500", "pyproject.toml")
+# A ConfigMap holds 2**20 bytes, and the zip is a little larger than what cannot be compressed.
+LIMIT_BYTES, ARCHIVED = 10**6, "files"
 # Ends the name under which a job is sent as a dry run.
 TRIED = "-check"
 
@@ -80,9 +84,9 @@ class KubeRayTarget(Target):
         """Return the RayJob and what belongs to it. Raises ConfigError for a manifest that breaks a rule."""
         from sp500.jobs.kuberay import executor
 
-        check(spec, options.ray_cluster)
+        files = check(spec, options.ray_cluster)
         # The queue repeats a failed start: the operator would do so whatever its exit code.
-        return executor.request(spec.model_copy(update={"retries": 0}), options.ray_cluster, id)
+        return executor.request(spec.model_copy(update={"retries": 0}), options.ray_cluster, id, files)
 
     def executor(self, place: Place, folder: Path) -> KubeRayExecutor:
         """Return the executor of that namespace."""
@@ -129,8 +133,11 @@ class KubeRayTarget(Target):
         return f"{self.name}, namespace {place['namespace']}{context}"
 
 
-def check(spec: JobSpec, cluster: Document) -> None:
-    """Raise ConfigError for a command, or a file in it, that the job's pods do not have."""
+def check(spec: JobSpec, cluster: Document) -> bytes:
+    """Return a zip of the files of this folder that go with the job; empty for a job that has none.
+
+    Raises ConfigError for a command, or a file in it, that the job's pods do not have.
+    """
     command_words.check(spec)
     mounts = [
         str(mount.get("mountPath"))
@@ -139,21 +146,63 @@ def check(spec: JobSpec, cluster: Document) -> None:
     ]
     # A zip of the code, or the folder that the user uploads, is not known here.
     uploads = spec.working_dir is not None or spec.mode == "InteractiveMode"
+    files = None if uploads else command_words.find_program_files(spec)
 
     def has(path: Path) -> bool:
         """Return whether the pods have it, if that is known."""
         if path.is_absolute():
             return command_words.is_below(path, (*mounts, *SYSTEM))
+        if files is not None:
+            return path in files or not path.parts
         return ".." not in path.parts[:1] and (uploads or path.parts[:1] == () or path.parts[0] in IN_IMAGE)
 
     for word, path in command_words.find_local_paths(spec):
         if not has(path):
+            if files is not None and path.is_file() and path.parts[0] not in {"/", ".."}:
+                raise ConfigError(
+                    f"{word}: this is on this machine, and does not go with the job. Add it to the command's --file, "
+                    "with the others of its program"
+                )
             raise ConfigError(
                 f"{word}: this is on this machine, and the job's pods have {' and '.join(IN_IMAGE[:2])} of the image "
                 f"and the claims at {' and '.join(CLAIMS)}. Upload its folder (scripts/upload-data FOLDER) and name it "
                 f"/data/FOLDER/{path.name}, or copy it into the image and name it {IMAGE_FOLDER}/{path.name}. A file "
                 "of settings goes with the job: --settings FILE in place of --config FILE"
             )
+    return b"" if files is None else pack_files(files)
+
+
+def pack_files(paths: Sequence[Path]) -> bytes:
+    """Return a zip of files of this folder as Ray unpacks it. Raises ConfigError for what cannot go with a job.
+
+    Its dates are constant, so that the same files make the same request.
+    """
+    for path in filter(working_dir.is_credential, paths):
+        raise ConfigError(
+            f"{path}: looks like credentials, and everybody who reads the namespace would see it. Leave it out, and "
+            "name a Secret by --secrets NAME=SECRET/KEY"
+        )
+    buffer = io.BytesIO()
+    try:
+        sizes = {path: path.stat().st_size for path in paths}
+        if (total := sum(sizes.values())) > LIMIT_BYTES:
+            largest = max(paths, key=lambda path: sizes[path])
+            raise ConfigError(
+                f"{largest}: with it the files of the command are {total / 1e6:.2f} MB, over the 1 MB that a ConfigMap "
+                f"holds. Upload its folder (scripts/upload-data FOLDER) and name it /data/FOLDER/{largest.name}"
+            )
+        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr(zipfile.ZipInfo(f"{ARCHIVED}/"), b"")  # Ray leaves out a first folder that holds all
+            for path in paths:
+                entry = zipfile.ZipInfo(f"{ARCHIVED}/{path}")
+                entry.external_attr = path.stat().st_mode << 16
+                archive.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED)
+    except OSError as error:
+        raise ConfigError(
+            f"{error.filename}: cannot be read in {Path.cwd()} ({error.strerror}), and would go with the job. Correct "
+            f"the path; what the image has is named {IMAGE_FOLDER}/{error.filename}"
+        ) from None
+    return buffer.getvalue()
 
 
 def read_cluster(path: Path) -> Document:

@@ -18,6 +18,7 @@ from sp500.machine.units import size_bytes
 GPU = "nvidia.com/gpu"
 # Read by sp500.distributed.capacity.
 CLUSTER_WORKERS = "SP500_CLUSTER_WORKERS"
+FILES_FOLDER, FILES_ARCHIVE = "/etc/sp500-files", "files.zip"
 SETTINGS_FOLDER, SETTINGS_FILE = "/etc/sp500", "settings.yaml"
 # Ray's own share of memory for its object store, for a document that says none; and the least that Ray accepts.
 OBJECT_STORE = 0.3
@@ -41,6 +42,25 @@ NOT_A_JOBS = ("enableInTreeAutoscaling", "autoscalerOptions", "upgradeStrategy",
 def settings_map(spec: JobSpec) -> str:
     """Return the name of the ConfigMap that holds the settings."""
     return f"{spec.name}-settings"
+
+
+def files_map(spec: JobSpec) -> str:
+    """Return the name of the ConfigMap that holds the archive of files."""
+    return f"{spec.name}-files"
+
+
+def mount_files(spec: JobSpec, ray: Document) -> None:
+    """Mount the archive of files in all pods of a cluster, where the agent of each node unpacks it."""
+    for group in (ray["headGroupSpec"], *ray["workerGroupSpecs"]):
+        _mount(group["template"]["spec"], "sp500-files", files_map(spec), FILES_FOLDER)
+
+
+def _mount(pod: Document, name: str, config_map: str, folder: str) -> None:
+    """Mount a ConfigMap in the container of Ray."""
+    ray = pod["containers"][0]
+    pod["volumes"] = [*pod.get("volumes", []), {"name": name, "configMap": {"name": config_map}}]
+    mount = {"name": name, "mountPath": folder, "readOnly": True}
+    ray["volumeMounts"] = [*ray.get("volumeMounts", []), mount]
 
 
 def ray_cluster(spec: JobSpec, cluster: Document) -> Document:
@@ -120,10 +140,7 @@ def _head(group: Group, spec: JobSpec, image: Any, autoscalers: list[Document]) 
     pod["automountServiceAccountToken"] = False
     ray["env"] = [entry for entry in ray["env"] if entry["name"] != "RAY_enable_autoscaler_v2"]
     if spec.settings:
-        volume = {"name": "sp500-settings", "configMap": {"name": settings_map(spec)}}
-        mount = {"name": "sp500-settings", "mountPath": SETTINGS_FOLDER, "readOnly": True}
-        pod["volumes"] = [*pod.get("volumes", []), volume]
-        ray["volumeMounts"] = [*ray.get("volumeMounts", []), mount]
+        _mount(pod, "sp500-settings", settings_map(spec), SETTINGS_FOLDER)
     return _with_pod(group, pod)
 
 

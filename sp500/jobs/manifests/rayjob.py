@@ -1,4 +1,4 @@
-"""A job as what Kubernetes gets: a RayJob, and a ConfigMap with its settings.
+"""A job as what Kubernetes gets: a RayJob, and ConfigMaps with its settings and with files of this machine.
 
 One truth for pods: the RayJob's cluster is that of the RayCluster document, changed by what the job asks for. It has no
 autoscaler and one worker group, since the workers of a job start together and stay.
@@ -6,13 +6,25 @@ autoscaler and one worker group, since the workers of a job start together and s
 
 from __future__ import annotations
 
+import base64
 import shlex
 
 import yaml
 
 from sp500.jobs import deadline
 from sp500.jobs.manifests.manifest import Cluster, Document, field_text, section
-from sp500.jobs.manifests.pods import SETTINGS_FILE, SETTINGS_FOLDER, literal, ray_cluster, settings_map, submitter
+from sp500.jobs.manifests.pods import (
+    FILES_ARCHIVE,
+    FILES_FOLDER,
+    SETTINGS_FILE,
+    SETTINGS_FOLDER,
+    files_map,
+    literal,
+    mount_files,
+    ray_cluster,
+    settings_map,
+    submitter,
+)
 from sp500.jobs.spec import JobSpec
 
 QUEUE, PRIORITY = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
@@ -22,24 +34,30 @@ KEEP_SUCCEEDED = 300
 BACKSTOP = int(2 * deadline.GRACE_SECONDS)
 
 
-def build_documents(spec: JobSpec, cluster: Document) -> list[Document]:
+def build_documents(spec: JobSpec, cluster: Document, files: bytes = b"") -> list[Document]:
     """Return what to send, in order. `cluster` is a RayCluster document that passes the rules.
 
-    Raises ConfigError for one without workers.
+    `files`: zip of the folder in which the command starts, in place of the image's. Raises ConfigError for a document
+    without workers.
     """
+    documents = []
+    if files:
+        content = {"binaryData": {FILES_ARCHIVE: base64.b64encode(files).decode()}}
+        documents.append(_config_map(spec, cluster, files_map(spec), content))
+        spec = spec.model_copy(update={"working_dir": f"file://{FILES_FOLDER}/{FILES_ARCHIVE}"})
+    if spec.settings:
+        content = {"data": {SETTINGS_FILE: yaml.safe_dump(spec.settings, sort_keys=False)}}
+        documents.append(_config_map(spec, cluster, settings_map(spec), content))
     rayjob = build_rayjob(spec, cluster)
-    return [config_map(spec, cluster), rayjob] if spec.settings else [rayjob]
+    if files:
+        mount_files(spec, rayjob["spec"]["rayClusterSpec"])
+    return [*documents, rayjob]
 
 
-def config_map(spec: JobSpec, cluster: Document) -> Document:
-    """Return the ConfigMap of the settings, which cannot change under a job that runs."""
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": _metadata(spec, cluster, settings_map(spec)),
-        "data": {SETTINGS_FILE: yaml.safe_dump(spec.settings, sort_keys=False)},
-        "immutable": True,
-    }
+def _config_map(spec: JobSpec, cluster: Document, name: str, content: Document) -> Document:
+    """Return a ConfigMap, which cannot change under a job that runs."""
+    metadata = _metadata(spec, cluster, name)
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, **content, "immutable": True}
 
 
 def build_rayjob(spec: JobSpec, cluster: Document) -> Document:

@@ -82,16 +82,18 @@ def test_request_fits_the_operators_crd_and_rules(requested, schema_faults):
             assert one["kind"] != "RayJob" or schema_faults(one) == []
 
 
-def test_rayjob_comes_first_and_owns_its_settings(kube, executor, requested):
-    executor.submit("night-1", requested(settings={"trials": 9}))
+def test_rayjob_comes_first_and_owns_its_settings_and_files(kube, executor, make, cluster):
+    executor.submit("night-1", request(make(settings={"trials": 9}), cluster, "night-1", b"zip"))
     assert [asked.split("?")[0] for asked in kube.requests] == [
         "POST /apis/ray.io/v1/namespaces/sp500/rayjobs",
         "POST /api/v1/namespaces/sp500/configmaps",
+        "POST /api/v1/namespaces/sp500/configmaps",
     ]
-    job, settings = kube.store.get("rayjobs", "night-1"), kube.store.get("configmaps", "night-1-settings")
-    assert settings["metadata"]["ownerReferences"] == [
-        {"apiVersion": "ray.io/v1", "kind": "RayJob", "name": "night-1", "uid": job["metadata"]["uid"]}
-    ]
+    job = kube.store.get("rayjobs", "night-1")
+    for name in ("night-1-settings", "night-1-files"):
+        assert kube.store.get("configmaps", name)["metadata"]["ownerReferences"] == [
+            {"apiVersion": "ray.io/v1", "kind": "RayJob", "name": "night-1", "uid": job["metadata"]["uid"]}
+        ]
 
 
 @pytest.mark.parametrize("gone", [[], ["configmaps"], ["configmaps", "rayjobs"]])
