@@ -64,5 +64,11 @@ class Tail:
         return iter(self._lines)
 
 
+def last_message(text: str) -> str:
+    """Return the last line with a message, such as the end of a traceback. Indented lines are details of one above."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    return next((line for line in reversed(lines) if not line[0].isspace()), lines[-1] if lines else "")
+
+
 def _pieces(line: str) -> list[str]:
     return [line[at : at + LONGEST] for at in range(0, len(line), LONGEST)]

@@ -2,11 +2,12 @@
 
 import re
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sp500.jobs import log_lines
-from sp500.jobs.log_lines import LineSplitter, Tail
+from sp500.jobs.log_lines import LineSplitter, Tail, last_message
 
 
 @given(st.lists(st.text("ab\r\n", max_size=6), max_size=8))
@@ -24,6 +25,23 @@ def test_long_line_comes_in_pieces_however_it_arrives():
         found = [line for at in range(0, len(text), size) for line in splitter.add(text[at : at + size])]
         assert [len(line) for line in found] == [log_lines.LONGEST, log_lines.LONGEST, 1]
         assert splitter.rest() == ["z"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", ""),
+        ("a\nb\n\n", "b"),
+        ("Traceback:\n  File x\nValueError: no\n", "ValueError: no"),
+        (
+            "epoch 1\nSP500Error: rank 1 ended with exit code 3\n  epoch 2\n",
+            "SP500Error: rank 1 ended with exit code 3",
+        ),
+        ("  all\n  indented", "  indented"),
+    ],
+)
+def test_last_message_is_the_last_line_that_is_no_detail_of_one_above(text, message):
+    assert last_message(text) == message
 
 
 def test_last_lines_are_bounded_in_number_and_in_characters():

@@ -17,6 +17,7 @@ from itertools import takewhile
 
 from sp500.jobs.cluster import reasons
 from sp500.jobs.kuberay import job_events
+from sp500.jobs.log_lines import last_message
 from sp500.jobs.manifests.manifest import Document, section
 from sp500.jobs.state import JobState
 
@@ -155,10 +156,10 @@ def _operator_message(status: Document) -> str:
 
 
 def _last_words(log: str) -> str:
-    """Return the last line of a log; of a usage error's box, the line above its lower edge."""
+    """Return the last message of a log; of a usage error's box, the line above its lower edge."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     if not lines or not lines[-1].startswith("╰"):
-        return lines[-1] if lines else ""
+        return last_message(log).strip()
     top = max((at for at, line in enumerate(lines) if line.startswith("╭")), default=-1)
     inside = [line.strip("│ ") for line in lines[top + 1 : -1]]
     return " ".join(takewhile(lambda line: line.strip("─"), inside))

@@ -6,6 +6,7 @@ import re
 import signal
 from typing import Any
 
+from sp500.jobs.log_lines import last_message
 from sp500.jobs.state import FINAL_CODES, JobState, Replicas, Role, Status
 
 # Ray's own process, which watches over the command, is gone, and the command with it.
@@ -83,9 +84,9 @@ def _reason(job: Answer, state: JobState, code: int | None) -> str:
     if code:
         # What Ray says of it, on a line, and the end of the log.
         log = announcement_pattern(job["submission_id"], job["entrypoint"]).sub("", message.partition("\n")[2])
-        return _line(": ".join(filter(None, [_describe_exit(code), _last_line(log)])))
+        return _line(": ".join(filter(None, [_describe_exit(code), last_message(log)])))
     if job.get("error_type") == SETUP_FAILED:
-        return _line(f"its environment on the cluster cannot be made, now or by a retry: {_last_line(message)}")
+        return _line(f"its environment on the cluster cannot be made, now or by a retry: {last_message(message)}")
     # The identities of Ray's own actors are indented.
     text = " ".join(line for line in message.splitlines() if not line.startswith("\t"))
     return _line(text) or f"Ray says {state.lower()}, and no more"
@@ -94,12 +95,6 @@ def _reason(job: Answer, state: JobState, code: int | None) -> str:
 def _describe_exit(code: int) -> str:
     names = {128 + number: number.name for number in signal.Signals}
     return f"exit code {code}" + (f" ({names[code]})" if code in names else "")
-
-
-def _last_line(text: str) -> str:
-    """Return the last line that has a message, such as the end of a traceback."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else ""
 
 
 def _line(text: str) -> str:
