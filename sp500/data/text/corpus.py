@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import sysconfig
@@ -12,6 +13,8 @@ from sp500.data.sources.plain_text import find_other_kind
 from sp500.data.text.settings import TextConfig
 from sp500.errors import ConfigError, DataError
 
+# The text of one Python for all: each version has another one.
+TOPICS = Path(__file__).parent / "bundled" / "python-3.11-topics.json.gz"
 LEFT_OUT = {"test", "tests", "idlelib", "encodings", "lib2to3", "site-packages", "__pycache__"}
 """Folders of the standard library that hold no code worth learning."""
 LINES = {".jsonl", ".ndjson"}
@@ -37,11 +40,10 @@ def read(text: TextConfig) -> list[bytes]:
 
 
 def _python(source: str) -> Iterator[bytes]:
-    """Yield topics of Python's documentation, or modules of its library, in the order of their names."""
+    """Yield topics of the documentation of Python 3.11, or modules of the library of this Python, by name."""
     if source == "docs":
-        from pydoc_data import topics
-
-        return (topics.topics[name].encode() for name in sorted(topics.topics))
+        topics: dict[str, str] = json.loads(gzip.decompress(TOPICS.read_bytes()))
+        return (topics[name].encode() for name in sorted(topics))
     return _files(Path(sysconfig.get_path("stdlib")), {".py"}, LEFT_OUT)
 
 

@@ -16,7 +16,7 @@ class TextConfig(Frozen):
     """Which text, and how it is cut into windows of tokens."""
 
     source: str = setting("docs", agents=TEXTS)
-    """docs (of Python itself) | stdlib (source of Python's library) | FILE | FOLDER | FILE.jsonl or FILE.ndjson."""
+    """docs (of Python 3.11) | stdlib (source of this Python's library) | FILE | FOLDER | FILE.jsonl or FILE.ndjson."""
     valid_source: str = setting("", agents=TEXTS)
     """Text for the validation, in place of a part of source."""
     field: str = setting("text", agents=True)
