@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from scipy.special import stdtrit
 
@@ -39,8 +39,6 @@ from sp500.runs.results import FoldRow, Improvement, Metrics, Spread
 from sp500.suspicion import find_signs, warn
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
     from sp500.report.plot_style import Figure
 
 Column = tuple[str, Callable[[FoldRow], Mapping[str, Any]], Metric]
@@ -70,7 +68,6 @@ class FoldSection(Section):
     """The newest walk-forward run."""
 
     name, title = "folds", "Walk forward"
-    empty = ("No walk-forward run has ended yet", "python experiments/walk_forward.py")
 
     def collect(self, runs: Runs) -> RunRecord | None:
         """Return the newest run."""
@@ -319,44 +316,25 @@ def _rival(row: FoldRow) -> Metrics:
 
 
 def _figure(record: RunRecord) -> Figure:
-    """Draw dot and whisker per fold and for the mean."""
+    """Draw dot and whisker per fold, and a diamond for the mean."""
     # matplotlib takes a second to load, which a terminal need not wait for.
-    from sp500.report.plot_style import INK, apply_style, canvas, render
+    from sp500.report.plot_style import Dot, draw_dots
 
-    rows = _good(record)
-    labels = [f"{row['fold']}: {' to '.join(row['splits']['test'])}" for row in rows]
-    with apply_style():
-        chart, axes = canvas(0.89 + 0.27 * len(rows), [*labels, "mean"], right=1.6, below=0.45)
-        for place, row in enumerate(rows):
-            _whisker(axes, place, row["improvement"], "o", row["best_epoch"])
-        if mean := record.metrics["improvement"]:
-            half, middle = _half_width(mean), mean["mean"]
-            ends = {"low": None, "high": None} if half is None else {"low": middle - half, "high": middle + half}
-            best_epoch = 0 if all(row["best_epoch"] == 0 for row in rows) else None
-            _whisker(axes, len(rows), {"value": middle, **ends}, "D", best_epoch)
-        axes.axvline(0, color=INK, linewidth=0.8)
-        metric = METRIC.get(rows[0]["improvement"]["metric"], "error")
-        axes.set(xlabel=f"{metric} below that of the best naive forecast, %   (right of the line: better)")
-        caption = (
-            "Improvement over the best naive forecast of each fold: a dot with its 95% interval; a fold whose interval "
-            "crosses the line cannot be told apart from the naive forecast. The diamond is the mean of the folds with "
-            "its interval by Student's t."
-        )
-        return render(chart, "folds", caption)
-
-
-def _whisker(
-    axes: Axes, place: int, gain: Mapping[str, Any], mark: Literal["o", "D"], best_epoch: int | None = None
-) -> None:
-    """Draw a fold as a dot or the mean as a diamond, with its interval."""
-    from sp500.report.plot_style import BLUE, INK, ORANGE
-
-    if gain["value"] is None:
-        return
-    word = against_naive(gain, best_epoch)
-    color = {"better": BLUE, "worse": ORANGE}.get(word, INK)
-    if ends := bounds(gain):
-        axes.plot([100 * end for end in ends], [place, place], color=color)
-    axes.plot([100 * gain["value"]], [place], mark, color=color, markersize=6)
-    text = f"{percent(gain['value'], 2, sign=True)}  {'' if word == NOTHING else word}"
-    axes.text(1.02, place, text, transform=axes.get_yaxis_transform(), va="center", color=color)
+    dots = []
+    for row in _good(record):
+        gain = row["improvement"]
+        if gain["value"] is not None:
+            label = f"{row['fold']}: {' to '.join(row['splits']['test'])}"
+            dots.append(Dot(label, gain["value"], bounds(gain), against_naive(gain, row["best_epoch"])))
+    if mean := record.metrics["improvement"]:
+        half, middle = _half_width(mean), mean["mean"]
+        ends = None if half is None else (middle - half, middle + half)
+        kept = all(row["best_epoch"] == 0 for row in _good(record))
+        word = against_naive({"low": ends and ends[0], "high": ends and ends[1]}, 0 if kept else None)
+        dots.append(Dot("mean", middle, ends, word, mark="D"))
+    caption = (
+        "Improvement over the best naive forecast of each fold, with its 95% interval. The diamond is the mean of the "
+        "folds with its interval by Student's t."
+    )
+    metric = METRIC.get(_good(record)[0]["improvement"]["metric"], "error")
+    return draw_dots("folds", dots, caption, label=f"{metric} below that of the best naive forecast, %")

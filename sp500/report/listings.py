@@ -36,8 +36,7 @@ class CostSection(Section):
 class DataSection(Section):
     """The data that runs have read."""
 
-    name = "data"
-    empty = ("No run has read prices yet", "python experiments/prepare.py")
+    name, appendix = "data", True
 
     def collect(self, runs: Runs) -> tuple[Any, ...]:
         """Return notes and a card of each dataset."""
@@ -51,8 +50,7 @@ class DataSection(Section):
 class RunSection(Section):
     """All runs, and how fast they trained."""
 
-    name = "runs"
-    empty = ("No run has ended yet", "python experiments/train.py")
+    name, appendix = "runs", True
 
     def collect(self, runs: Runs) -> tuple[Any, ...]:
         """Return the tables."""

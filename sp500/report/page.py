@@ -1,4 +1,4 @@
-"""One page that says what the runs found: index.html, report.md and report.json in one folder.
+"""The report in one folder: index.html with the answers first, report.md, report.json.
 
 The page holds its own style and figures and loads nothing, so it can be sent as a file. The price is that it grows
 with the runs: figures show the first fifteen models and the three hundred best configs, tables every model.
@@ -20,10 +20,15 @@ from sp500 import formatting
 from sp500.machine.disk import write_atomic
 from sp500.report import tables
 from sp500.report.folds import FoldSection
+from sp500.report.glossary import WORDS
 from sp500.report.listings import CostSection, DamagedSection, DataSection, RunSection
 from sp500.report.models.section import ModelSection
+from sp500.report.plot_style import Figure
 from sp500.report.programs import ProgramSection
 from sp500.report.scale.section import ScaleSection
+from sp500.report.screen import build
+from sp500.report.screen.answer import Facts
+from sp500.report.screen.headline import Screen
 from sp500.report.search.section import SearchSection
 from sp500.report.section import Runs, Section
 from sp500.report.tables import Table
@@ -33,15 +38,15 @@ from sp500.runs.record import EpochMetrics, RunRecord
 from sp500.runs.trials import TrialResult
 
 SECTIONS: tuple[Section, ...] = (
-    ModelSection(),
+    ScaleSection(),
     SearchSection(),
     ProgramSection(),
-    FoldSection(),
-    ScaleSection(),
     CostSection(),
+    ModelSection(),
+    FoldSection(),
+    DamagedSection(),
     DataSection(),
     RunSection(),
-    DamagedSection(),
 )
 """In the order in which they are read."""
 # A terminal that shows the files obeys what names and tickers hold of these. Line feeds and tabs stay.
@@ -54,10 +59,12 @@ class Shown:
 
     name: str
     title: str
+    lead: str
+    chart: Figure | None
+    """The chart next to the lead."""
     parts: Sequence[Any]
-    """Table, Figure, or a string for a remark; nothing: the section is empty."""
-    missing: tuple[str, str]
-    """Text of an empty section, and the command that fills it."""
+    """Table, Figure, or a string for a sentence: what the reader opens."""
+    appendix: bool
 
 
 @dataclass(frozen=True)
@@ -67,11 +74,11 @@ class Report:
     path: Path
     """index.html; report.md and report.json are in the same folder."""
     numbers: dict[str, object]
-    """Content of report.json: `search`, `scale` and what was computed of it, `models`, `costs`, `forecast`."""
+    """Content of report.json: `answers`, `search`, `scale` and what was computed of it, `models`, `costs`,
+    `forecast`."""
+    screen: Screen
     verdicts: dict[str, list[str]]
     """Sentences by section."""
-    missing: dict[str, tuple[str, str]]
-    """Text of each empty section, and the command that fills it."""
 
 
 def write(
@@ -95,46 +102,55 @@ def write(
 
 def write_runs(runs: Runs, out: Path) -> Report:
     """Write the report of these runs into the folder `out`."""
-    records = runs.records
-    missing, numbers, verdicts, shown = _fill_commands(records), dict[str, object](), dict[str, list[str]](), []
+    numbers, verdicts, shown = dict[str, object](), dict[str, list[str]](), []
+    found = {section.name: section.collect(runs) for section in SECTIONS}
+    screen = build.build(_collect_facts(found, runs), _source_flags(runs.records))
+    numbers |= build.numbers(screen)
     for section in SECTIONS:
-        found = section.collect(runs)
-        numbers |= section.numbers(found, runs)
-        sentences = section.sentences(found, runs)
-        # A section that a command could fill is shown empty; of the others those that have something to say.
-        if section.empty[0] or sentences:
-            if sentences is not None:
-                verdicts[section.name] = sentences
-            parts = section.parts(found, runs)
-            shown.append(Shown(section.name, title(section), parts, missing.get(section.name, ("", ""))))
-    report = Report(out / "index.html", numbers, verdicts, missing)
+        part = found[section.name]
+        numbers |= section.numbers(part, runs)
+        if sentences := section.sentences(part, runs):
+            verdicts[section.name] = sentences
+        if parts := (*sentences, *section.parts(part, runs)):
+            shown.append(_arrange(section, section.lead(part, runs), parts))
+    report = Report(out / "index.html", numbers, screen, verdicts)
     out.mkdir(parents=True, exist_ok=True)
     write_atomic(out / "report.json", json.dumps(report.numbers, indent=1, allow_nan=False) + "\n")
-    write_atomic(out / "report.md", CONTROL.sub("", _markdown(records, report.verdicts, shown)))
-    write_atomic(report.path, CONTROL.sub("", _html(records, report.verdicts, shown)))
+    write_atomic(out / "report.md", CONTROL.sub("", _markdown(runs.records, screen, shown)))
+    write_atomic(report.path, CONTROL.sub("", _html(runs.records, screen, shown)))
     return report
 
 
-def title(section: Section) -> str:
-    """Return the heading of a section."""
-    return section.title or section.name.capitalize()
-
-
 def summary(report: Report) -> str:
-    """Return the verdicts and the report's path, in plain lines."""
-    lines = [f"{name}: {sentence}" for name, sentences in report.verdicts.items() for sentence in sentences]
-    lines += [
-        f"{name}: {': '.join(report.missing[name])}" for name, verdicts in report.verdicts.items() if not verdicts
+    """Return the first screen and the report's path, in plain lines."""
+    screen = report.screen
+    lines = [
+        screen.headline,
+        screen.note,
+        *(f"{item.question} {item.number}. {item.caption}" for item in screen.answers),
     ]
-    return "\n".join([*lines, f"report: {report.path}"])
+    lines += [f"{question} Not run yet: {command}" for question, command in screen.unanswered]
+    return "\n".join([*filter(None, lines), f"report: {report.path}"])
 
 
-def _fill_commands(records: Sequence[RunRecord]) -> dict[str, tuple[str, str]]:
-    """Return the texts of empty sections, each with a command for the prices of the newest run."""
+def _collect_facts(found: Mapping[str, Any], runs: Runs) -> Facts:
+    groups, _ = found["models"]
+    return Facts(runs, groups, found["search"], found["programs"], found["folds"], found["scale"])
+
+
+def _arrange(section: Section, lead: str, parts: Sequence[Any]) -> Shown:
+    """Return the section with its first figure apart, and without the lead among the sentences."""
+    chart = None if section.appendix else next((part for part in parts if isinstance(part, Figure)), None)
+    rest = [part for part in parts if part is not chart and part != lead]
+    title = section.title or section.name.capitalize()
+    return Shown(section.name, title, lead, chart, rest, section.appendix)
+
+
+def _source_flags(records: Sequence[RunRecord]) -> str:
+    """Return the flags of a command for the prices of the newest run."""
     data = records[-1].config.get("data", {}) if records else {}
     source = data.get("source", "bundled")
-    flags = "" if source == "bundled" else f" --data.source {shlex.quote(source)}"
-    return {each.name: (each.empty[0], each.empty[1] + flags) for each in SECTIONS if each.empty[0]}
+    return "" if source == "bundled" else f" --data.source {shlex.quote(source)}"
 
 
 def _span(records: Sequence[RunRecord]) -> str:
@@ -146,7 +162,7 @@ def _span(records: Sequence[RunRecord]) -> str:
     return f"{formatting.some(len(records), 'run')}, {' to '.join(days)}"
 
 
-def _html(records: Sequence[RunRecord], verdicts: Mapping[str, list[str]], sections: Sequence[Shown]) -> str:
+def _html(records: Sequence[RunRecord], screen: Screen, sections: Sequence[Shown]) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -156,20 +172,20 @@ def _html(records: Sequence[RunRecord], verdicts: Mapping[str, list[str]], secti
     )
     environment.tests["table"] = lambda part: isinstance(part, Table)
     template = environment.get_template("page.html.jinja")
-    return template.render(span=_span(records), verdicts=verdicts, sections=sections)
+    return template.render(span=_span(records), screen=screen, sections=sections, words=WORDS)
 
 
-def _markdown(records: Sequence[RunRecord], verdicts: Mapping[str, list[str]], sections: Sequence[Shown]) -> str:
-    lines = ["# What the runs found", "", f"{_span(records)}. Figures: index.html.", ""]
+def _markdown(records: Sequence[RunRecord], screen: Screen, sections: Sequence[Shown]) -> str:
+    lines = [f"# {tables.escape(screen.headline)}", "", f"{_span(records)}. Figures: index.html."]
+    lines += [f"{tables.escape(screen.note)}", ""] if screen.note else [""]
     lines += [
-        f"- **{section.title}.** {tables.escape(' '.join(verdicts[section.name]))}"
-        for section in sections
-        if verdicts.get(section.name)
+        f"- **{item.question}** {tables.escape(item.number)}. {tables.escape(item.caption)}" for item in screen.answers
     ]
+    lines += [f"- **{question}** Not run yet: `{command}`" for question, command in screen.unanswered]
     for section in sections:
         lines += ["", f"## {section.title}", ""]
+        lines += [f"**{tables.escape(section.lead)}**", ""] if section.lead else []
         for part in section.parts:
             lines += [part.markdown(), ""] if isinstance(part, Table) else []
             lines += [tables.escape(part), ""] if isinstance(part, str) else []
-        lines += [] if section.parts else [f"{section.missing[0]}: `{section.missing[1]}`"]
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""Style of the report's figures: colours, type, a chart of labelled lines, and a drawing as SVG.
+"""Style of the report's figures: colours, type, charts of labelled lines, and a drawing as SVG and PNG.
 
 Text stays text, so that the page's own typeface sets it and a search finds it. Few colours, which a colour-blind
 reader distinguishes by lightness too; whatever a colour says, a word, a mark or a place says as well.
@@ -12,16 +12,34 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
+from statistics import median
 from typing import TYPE_CHECKING, Any, TypedDict
+
+from sp500.formatting import KEPT, NOTHING, percent
 
 if TYPE_CHECKING:  # modules with sentences for a terminal import this one, and matplotlib takes 0.2 s
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
 INK, MUTED, RULE = "#1b2430", "#667085", "#d5dae1"
-BLUE, GREY, ORANGE = "#0b5cab", "#9aa4b2", "#b8500f"
-# Inches: the page's column at 96 pixels an inch, and a letter of the figures' text.
-WIDTH, LETTER = 10.83, 0.068
+BLUE, GREY, ORANGE, TEAL = "#0b5cab", "#9aa4b2", "#b8500f", "#2a9d8f"
+COLORS = {
+    **dict.fromkeys(("solo", "sequential", "in_memory"), GREY),
+    **dict.fromkeys(("packed", "parallel", "streaming"), TEAL),
+    "ray": BLUE,
+}
+"""One colour per arm in all figures: plain, the best that one machine does, and Ray."""
+VERDICT = {"better": BLUE, "worse": ORANGE}
+# Inches: a chart next to its sentence, one over the whole page, one in the first screen; a letter of their text.
+WIDTH, WIDE, SMALL, LETTER = 7.7, 12.2, 3.5, 0.068
+LABEL = 0.45
+"""Share of a chart's width that a label may take."""
+PIXELS = 160
+"""Of a PNG, per inch."""
+FAR = 6
+"""Intervals are clipped at as many times the middle reach of all."""
+PLAIN = {"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.85}
+"""Behind words that a line may cross."""
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "text.parse_math": False,
@@ -63,8 +81,34 @@ class Look(TypedDict, total=False):
 class Figure:
     """A drawing and the sentence beneath it, which is also its text for those who cannot see it."""
 
+    name: str
+    """Unique on the page; the files' name."""
     svg: str
     caption: str
+    png: bytes
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A labelled bar with its number as text; hollow: it was not measured."""
+
+    label: str
+    value: float
+    text: str
+    color: str
+    hollow: bool = False
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A share by which something is better, with its interval and verdict."""
+
+    label: str
+    value: float
+    ends: tuple[float, float] | None
+    word: str
+    """better | worse | unclear | '-'."""
+    mark: str = "o"
 
 
 @contextmanager
@@ -77,7 +121,13 @@ def apply_style() -> Iterator[None]:
 
 
 def canvas(
-    height: float, labels: Sequence[str], *, right: float, above: float = 0.03, below: float = 0.03
+    height: float,
+    labels: Sequence[str],
+    *,
+    right: float,
+    above: float = 0.03,
+    below: float = 0.03,
+    width: float = WIDTH,
 ) -> tuple[Canvas, Axes]:
     """Return a chart with one labelled line per item, first on top.
 
@@ -85,32 +135,108 @@ def canvas(
     """
     from matplotlib.figure import Figure as Canvas
 
-    chart = Canvas(figsize=(WIDTH, height))
+    chart = Canvas(figsize=(width, height))
+    most = int(LABEL * width / LETTER)
+    labels = [label if len(label) <= most else f"{label[: most - 1]}\u2026" for label in labels]
     left = LETTER * max(map(len, labels)) + 0.1
-    chart.subplots_adjust(left / WIDTH, below / height, 1 - right / WIDTH, 1 - above / height)
+    chart.subplots_adjust(left / width, below / height, 1 - right / width, 1 - above / height)
     axes = chart.subplots()
     axes.set(ylim=(len(labels) - 0.4, -0.6), yticks=range(len(labels)))
     axes.set_yticklabels(labels, color=INK, fontsize=9)
     return chart, axes
 
 
-def bar(axes: Axes, place: int, value: float, text: str, color: str, *, hollow: bool = False) -> None:
-    """Draw a bar with its number at the end, which makes an axis needless; hollow: it was not measured."""
+def bar(
+    axes: Axes, place: int, value: float, text: str, color: str, *, hollow: bool = False, at: float | None = None
+) -> None:
+    """Draw a bar with its number at the end or `at` another place; hollow: it was not measured."""
     axes.barh(place, value, height=0.6, color="none" if hollow else color, edgecolor=color if hollow else None)
-    axes.annotate(text, (value, place), xytext=(5, 0), textcoords="offset points", va="center")
+    axes.annotate(text, (value if at is None else at, place), xytext=(5, 0), textcoords="offset points", va="center")
     axes.set(xticks=[], xlim=(0, max(1.02 * value, axes.get_xlim()[1] if place else 0) or 1))
     axes.spines["bottom"].set_visible(False)
 
 
-def render(chart: Canvas, salt: str, caption: str) -> Figure:
-    """Render the canvas as SVG with its caption; `salt` is the figure's name, unique on the page."""
+@apply_style()
+def draw_bars(
+    name: str, bars: Sequence[Bar], caption: str, *, width: float = WIDTH, line: tuple[float, str] | None = None
+) -> Figure:
+    """Draw labelled bars; `line` is a value to compare them with, such as a budget, and its text."""
+    below = 0.22 if line else 0.03
+    right = LETTER * max(len(item.text) for item in bars) + 0.15
+    chart, axes = canvas(
+        0.06 + 0.29 * len(bars) + below, [item.label for item in bars], right=right, below=below, width=width
+    )
+    room = axes.get_position().width * width
+    most = max(*(item.value for item in bars), line[0] if line else 0.0)
+    for place, item in enumerate(bars):
+        # A number that the line would cross is written behind it.
+        end = item.value + (LETTER * len(item.text) + 0.1) * most / room
+        at = line[0] if line and item.value <= line[0] < end else None
+        bar(axes, place, item.value, item.text, item.color, hollow=item.hollow, at=at)
+    if line:
+        value, text = line
+        axes.set_xlim(0, max(axes.get_xlim()[1], 1.02 * value))
+        axes.axvline(value, color=INK, linestyle="--", linewidth=0.9)
+        late = value > 0.5 * axes.get_xlim()[1]
+        axes.annotate(
+            text, (value, 0), xycoords=("data", "axes fraction"), xytext=(-3 if late else 3, -3),
+            textcoords="offset points", ha="right" if late else "left", va="top", fontsize=8.5, color=MUTED,
+        )  # fmt: skip
+    return render(chart, name, caption)
+
+
+@apply_style()
+def draw_dots(
+    name: str, dots: Sequence[Dot], caption: str, *, label: str = "", width: float = WIDTH, words: bool = True
+) -> Figure:
+    """Draw dot and whisker per item, in percent. What lies far outside of the others is clipped, with an arrow."""
+    texts = [
+        percent(dot.value, 2, sign=True) + (f"  {dot.word}" if words and dot.word != NOTHING else "") for dot in dots
+    ]
+    below = 0.45 if label else 0.03
+    right = LETTER * max(map(len, texts)) + 0.15
+    chart, axes = canvas(
+        0.17 + 0.27 * len(dots) + below, [dot.label for dot in dots], right=right, below=below, width=width
+    )
+    low, high = _limit(dots)
+    axes.set_xlim(100 * low, 100 * high)
+    across = axes.get_yaxis_transform()
+    for place, (dot, text) in enumerate(zip(dots, texts, strict=True)):
+        color = VERDICT.get(dot.word, MUTED if dot.word == KEPT else INK)
+        ends = dot.ends or (dot.value, dot.value)
+        axes.plot([100 * min(max(end, low), high) for end in ends], [place, place], color=color)
+        for is_out, edge, arrow in ((ends[0] < low, 0.0, "<"), (ends[1] > high, 1.0, ">")):
+            if is_out:
+                axes.plot([edge], [place], arrow, transform=across, color=color, markersize=6, clip_on=False)
+        if low <= dot.value <= high:
+            axes.plot([100 * dot.value], [place], dot.mark, color=color, markersize=6)
+        axes.text(1.02, place, text, transform=across, va="center", color=color)
+    axes.axvline(0, color=INK, linewidth=0.8)
+    axes.set(xlabel=label) if label else axes.set(xticks=[])
+    return render(chart, name, caption)
+
+
+def _limit(dots: Sequence[Dot]) -> tuple[float, float]:
+    """Return the ends of the axis: all of the intervals, unless some reach far beyond the middle one."""
+    reaches = [max(map(abs, (dot.value, *(dot.ends or ())))) for dot in dots]
+    most = FAR * median(reaches) or 1e-4
+    every = [0.0, *(end for dot in dots for end in (dot.value, *(dot.ends or ())))]
+    low, high = max(min(every), -most), min(max(every), most)
+    room = 0.04 * (high - low) or 1e-4
+    return low - room, high + room
+
+
+def render(chart: Canvas, name: str, caption: str) -> Figure:
+    """Render the canvas as SVG and PNG with its caption; `name` is unique on the page."""
     import matplotlib as mpl
 
-    file = io.StringIO()
+    file, pixels = io.StringIO(), io.BytesIO()
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     # The salt keeps the ids of two drawings on one page apart, and the same from one report to the next.
-    with mpl.rc_context({"svg.hashsalt": salt}):
+    with mpl.rc_context({"svg.hashsalt": name}):
         chart.savefig(file, format="svg", transparent=True, metadata=nothing)
+    chart.savefig(pixels, format="png", dpi=PIXELS, facecolor="white", metadata={"Software": None})
     svg = file.getvalue()
     svg = re.sub(r' xmlns(:xlink)?="[^"]*"', "", svg[svg.index("<svg") :])
-    return Figure(svg.replace("<svg", f'<svg role="img" aria-label="{escape(caption)}"', 1), caption)
+    labelled = svg.replace("<svg", f'<svg role="img" aria-label="{escape(caption)}"', 1)
+    return Figure(name, labelled, caption, pixels.getvalue())

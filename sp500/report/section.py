@@ -68,19 +68,26 @@ class Section(ABC):
     name: str
     """Its key in verdicts, and its heading unless there is a title."""
     title: str = ""
-    empty: tuple[str, str] = ("", "")
-    """Text of an empty section, and the command that fills it; blank: the section is left out then."""
+    appendix: bool = False
+    """Whether it is for those who check: data, hashes, speeds."""
 
     @abstractmethod
     def collect(self, runs: Runs) -> Any:
         """Return what it shows of these runs."""
 
-    def sentences(self, found: Any, runs: Runs) -> list[str] | None:
-        """Return its verdicts; None for a section that only lists."""
-        return None
+    def lead(self, found: Any, runs: Runs) -> str:
+        """Return the one sentence that is read first."""
+        return next(iter(self.sentences(found, runs)), "")
+
+    def sentences(self, found: Any, runs: Runs) -> list[str]:
+        """Return its verdicts; none for a section that only lists."""
+        return []
 
     def parts(self, found: Any, runs: Runs) -> Sequence[Any]:
-        """Return tables, figures, and strings for remarks, in the order in which they are read."""
+        """Return tables, figures, and strings for remarks, in the order in which they are read.
+
+        The first figure is next to the lead; all else is opened by the reader.
+        """
         return ()
 
     def numbers(self, found: Any, runs: Runs) -> Mapping[str, Any]:

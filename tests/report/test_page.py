@@ -105,7 +105,7 @@ def test_report_json_holds_its_parts_and_nothing_else(written: tuple[page.Report
     report, out = written
     numbers = json.loads((out / "report.json").read_text())
     scaled = {"scale", "break_even", "strong_scaling", "weak_scaling"}
-    assert set(numbers) == scaled | {"search", "folds", "models", "costs", "forecast"}
+    assert set(numbers) == scaled | {"answers", "search", "folds", "models", "costs", "forecast"}
     assert numbers == report.numbers
     assert numbers["search"]["configs"] == 4
     assert [row["arm"] for row in numbers["scale"]] == ["in_memory", "ray"]
@@ -151,7 +151,7 @@ def test_files_hold_no_command_of_a_terminal(tmp_path: Path) -> None:
 
 def test_figures_and_tables_can_be_read_without_eyes(written: tuple[page.Report, Path]) -> None:
     found = Reader(written[0].path.read_text())
-    assert len(found.images) == 6
+    assert len(found.images) == 9
     assert all(image["role"] == "img" and image["aria-label"] for image in found.images)
     assert all(header.get("scope") in ("row", "col") for header in found.headers)
 
@@ -164,8 +164,9 @@ def test_page_and_markdown_hold_every_verdict(written: tuple[page.Report, Path])
     for sentence in said:
         assert sentence in texts
         assert tables.escape(sentence) in markdown
-        assert sentence in page.summary(report)
-    assert str(report.path) in page.summary(report)
+    summary = page.summary(report)
+    assert all(text in summary for text in (report.screen.headline, *(item.caption for item in report.screen.answers)))
+    assert str(report.path) in summary
 
 
 def test_metric_that_is_none_reads_as_a_dash(written: tuple[page.Report, Path]) -> None:
@@ -196,7 +197,9 @@ def test_long_reason_is_cut_in_the_tables_and_whole_in_the_numbers(tmp_path: Pat
 
 def test_no_runs_at_all_gives_a_page_of_commands(tmp_path: Path) -> None:
     report = page.write([], {}, {}, tmp_path / "report")
-    assert json.loads((tmp_path / "report" / "report.json").read_text()) == {
+    numbers = json.loads((tmp_path / "report" / "report.json").read_text())
+    assert numbers.pop("answers")["answers"] == []
+    assert numbers == {
         "search": dict.fromkeys(report.numbers["search"]),
         **{name: [] for name in ("folds", "scale", "break_even", "strong_scaling", "weak_scaling", "models")},
         "costs": {"currency": None, "rates_of": None, "runs": {}},
@@ -220,5 +223,5 @@ def test_command_that_fills_an_empty_section_takes_the_prices_of_the_newest_run(
     )
     report = page.write([run], {}, {}, tmp_path)
     command = f"python experiments/walk_forward.py{flag}"
-    assert page.summary(report).count(f"No walk-forward run has ended yet: {command}\n") == 1
+    assert page.summary(report).count(f"Does it hold year after year? Not run yet: {command}\n") == 1
     assert f"`{command}`\n" in (tmp_path / "report.md").read_text()

@@ -13,11 +13,23 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from sp500 import formatting
+from sp500.formatting import against_naive
 from sp500.report.models.results import Group, ModelRow
-from sp500.report.plot_style import BLUE, GREY, INK, ORANGE, RULE, WIDTH, Figure, apply_style, canvas, render
+from sp500.report.plot_style import (
+    BLUE,
+    GREY,
+    INK,
+    ORANGE,
+    RULE,
+    WIDE,
+    Dot,
+    Figure,
+    apply_style,
+    draw_dots,
+    render,
+)
 from sp500.runs.record import EpochMetrics
 
-VERDICT = {"better": BLUE, "worse": ORANGE}
 PANELS, ACROSS = 15, 5
 ORDERS = 20
 """From which largest over smallest loss on the axis is logarithmic."""
@@ -28,36 +40,24 @@ DOTS = 40
 """Models in the figure of improvements: more make it longer than anyone reads."""
 
 
-@apply_style()
 def improvements(group: Group) -> Figure | None:
     """Draw dot and whisker per model: the improvement over the best naive forecast and its 95% interval."""
     # If the naive forecast is never wrong, an improvement has no value.
     rows = [
-        (row, gain, value)
+        (gain, Dot(row["name"], value, formatting.bounds(gain), against_naive(gain, group.naive_epoch(row))))
         for row in group.models
         if (gain := row["improvement"]) and (value := gain["value"]) is not None
     ]
     if not rows:
         return None
-    over = group.kind.name_naive(rows[0][1]["over"])
-    metric = formatting.METRIC.get(rows[0][1]["metric"], "error")
-    shown = rows[:DOTS]
-    chart, axes = canvas(0.62 + 0.27 * len(shown), [row["name"] for row, *_ in shown], right=1.6, below=0.45)
-    for place, (row, gain, value) in enumerate(shown):
-        verdict = formatting.against_naive(gain, group.naive_epoch(row))
-        color = VERDICT.get(verdict, INK)
-        if ends := formatting.bounds(gain):
-            axes.plot([100 * end for end in ends], [place, place], color=color)
-        axes.plot([100 * value], [place], "o", color=color, markersize=6)
-        text = f"{formatting.percent(value, 2, sign=True)}  {'' if verdict == formatting.NOTHING else verdict}"
-        axes.text(1.02, place, text, transform=axes.get_yaxis_transform(), va="center", color=color)
-    axes.axvline(0, color=INK, linewidth=0.8)
-    axes.set(xlabel=f"{metric} below that of the {over}, %   (right of the line: better)")
+    gain, dots = rows[0][0], [dot for _, dot in rows[:DOTS]]
+    over = group.kind.name_naive(gain["over"])
+    metric = formatting.METRIC.get(gain["metric"], "error")
     caption = (
-        f"Improvement over the best naive forecast ({over}) in {metric}: dots with 95% intervals for this test set. "
-        f"A model whose interval crosses the line cannot be told apart from the naive forecast.{_best_of(shown, rows)}"
+        f"Improvement over the best naive forecast ({over}) in {metric}, with 95% intervals for this test set: one "
+        f"that crosses the line cannot be told apart from it.{_best_of(dots, rows)}"
     )
-    return render(chart, "improvements" + group.name, caption)
+    return draw_dots(f"improvements{group.name}", dots, caption, label=f"{metric} below that of the {over}, %")
 
 
 @apply_style()
@@ -69,7 +69,7 @@ def curves(group: Group, epochs: Mapping[str, Sequence[EpochMetrics]]) -> Figure
     shown = rows[:PANELS]
     down = -(-len(shown) // ACROSS)
     height = 0.3 + 1.75 * down
-    chart = Canvas(figsize=(WIDTH, height))
+    chart = Canvas(figsize=(WIDE, height))
     chart.subplots_adjust(0.05, 0.22 / height, 0.995, 1 - 0.72 / height, hspace=0.75, wspace=0.1)
     panels = chart.subplots(down, ACROSS, sharey=True, squeeze=False).flatten()
     relative = group.kind.from_prices
@@ -106,7 +106,7 @@ def measures(group: Group, epochs: Mapping[str, Sequence[EpochMetrics]]) -> Figu
     shown = group.models[:PANELS]
     down = -(-len(names) // ACROSS)
     height = 0.2 + 1.75 * down
-    chart = Canvas(figsize=(WIDTH, height))
+    chart = Canvas(figsize=(WIDE, height))
     chart.subplots_adjust(0.05, 0.22 / height, 0.995, 1 - 0.3 / height, hspace=0.5, wspace=0.35)
     for place, name in enumerate(names):
         panel = chart.add_subplot(down, ACROSS, place + 1)
@@ -129,7 +129,7 @@ def growth(group: Group) -> Figure | None:
     if len(dates) < FEWEST_MONTHS:
         return None
     height = 2.6
-    chart = Canvas(figsize=(WIDTH, height))
+    chart = Canvas(figsize=(WIDE, height))
     chart.subplots_adjust(0.065, 0.24 / height, 0.995, 1 - 0.4 / height)
     axes = chart.subplots()
     axes.axhline(1, color=RULE, linewidth=0.8)
@@ -160,9 +160,9 @@ def confusion(group: Group) -> Figure | None:
         return None
     matrix = best["test"]["confusion_matrix"]
     classes = range(len(matrix))
-    chart = Canvas(figsize=(WIDTH, 0.6 + SQUARE * len(matrix)))
+    chart = Canvas(figsize=(WIDE, 0.6 + SQUARE * len(matrix)))
     side, height = SQUARE * len(matrix), chart.get_figheight()
-    axes = chart.add_axes((0.6 / WIDTH, 0.1 / height, side / WIDTH, side / height))
+    axes = chart.add_axes((0.6 / WIDE, 0.1 / height, side / WIDE, side / height))
     for truth, counts in enumerate(matrix):
         for answer, count in enumerate(counts):
             share = count / (sum(counts) or 1)

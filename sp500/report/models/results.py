@@ -88,6 +88,12 @@ class Group:
         return f"{self._what} ({self.apart})" if self.apart else self._what
 
     @property
+    def short(self) -> str:
+        """The quantity that is forecast, in few letters."""
+        title = self.kind.title or self.task
+        return f"{title} ({self.apart})" if self.apart else title
+
+    @property
     def kind(self) -> TaskKind:
         """Facts about the task that need no class of it."""
         return task.find(self.task)

@@ -16,7 +16,6 @@ class ModelSection(Section):
     """Models by what makes their test metrics comparable."""
 
     name = "models"
-    empty = ("No model has been trained yet", "python experiments/train.py")
 
     def collect(self, runs: Runs) -> tuple[list[Group], list[ModelRow]]:
         """Return the groups, and rows of runs without test metrics."""
@@ -24,7 +23,7 @@ class ModelSection(Section):
 
     def sentences(self, found: tuple[list[Group], list[ModelRow]], runs: Runs) -> list[str]:
         """Return a sentence per set of test data."""
-        return [verdicts.models(group) for group in found[0]]
+        return [sentence for group in found[0] for sentence in verdicts.models(group)]
 
     def parts(self, found: tuple[list[Group], list[ModelRow]], runs: Runs) -> tuple[Any, ...]:
         """Return a table and figures per set of test data, the spread over seeds, and what is left out."""

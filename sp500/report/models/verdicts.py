@@ -12,9 +12,10 @@ from sp500.runs.results import Improvement
 from sp500.suspicion import find_signs, warn
 
 
-def models(group: Group) -> str:
+def models(group: Group) -> list[str]:
     """Return how many models beat the best naive forecast, after a warning if that is too good to be true."""
-    return _suspect(group) + _compare(group)
+    first, *rest = _compare(group)
+    return [find_suspects(group) + first, *rest]
 
 
 def tries(name: str, elsewhere: Elsewhere) -> str:
@@ -31,37 +32,40 @@ def tries(name: str, elsewhere: Elsewhere) -> str:
     return text
 
 
-def _compare(group: Group) -> str:
+def _compare(group: Group) -> list[str]:
     """Return how many have an interval that excludes zero."""
     # The same settings in two arms are one model.
     judged = {row["fingerprint"]: (row, gain) for row in group.models if (gain := row["improvement"])}
     if not judged:
-        return _accuracies(group)
+        return [_accuracies(group)]
     _, first = next(iter(judged.values()))
     rival = f"the best naive forecast ({group.kind.name_naive(first['over'])})"
     contest = f"{rival} on {METRIC.get(first['metric'], first['metric'])}"
     if all(gain["value"] is None for _, gain in judged.values()):
-        return f"{group.subject}: {rival} is never wrong on the test, so no model can beat it."
+        return [f"{group.subject}: {rival} is never wrong on the test, so no model can beat it."]
     words = [(row["name"], gain, against_naive(gain, group.naive_epoch(row))) for row, gain in judged.values()]
     judged_words = [entry for entry in words if entry[2] != NOTHING]
     if not judged_words:
         part = f"without intervals, none of {some(len(judged), 'model')} can be said to beat"
-        return f"{group.subject}: {part} {contest}."
+        return [f"{group.subject}: {part} {contest}."]
     better = [(name, gain) for name, gain, word in judged_words if word == "better"]
     worse, unchanged = (sum(word == entry for *_, word in judged_words) for entry in ("worse", KEPT))
+    rest = _others(worse, unchanged, len(judged_words))
     if better:
         gains = "; ".join(f"{name} {_gain(gain)}" for name, gain in better)
         part = f"{len(better)} of {some(len(judged_words), 'model')} {'beats' if len(better) == 1 else 'beat'}"
-        verdict = f"{part} {contest} with 95% confidence: {gains}. Luck alone does so for one model in 40."
+        verdict = f"{part} {contest} with 95% confidence: {gains}."
+        rest.insert(0, "Luck alone does so for one model in 40.")
     else:
         part = "the one model does not beat" if len(judged_words) == 1 else f"none of {len(judged_words)} models beats"
         usual = ", as is usual for daily returns" if _is_daily(group) else ""
         verdict = f"{part} {contest} with 95% confidence{usual}."
-    once = " Settings that ran in two arms count once." if len(judged) < len(group.models) else ""
-    return " ".join([f"{group.subject}: {verdict}", *_others(worse, unchanged, len(judged_words))]) + once
+    once = ["Settings that ran in two arms count once."] if len(judged) < len(group.models) else []
+    return [f"{group.subject}: {verdict}", *rest, *once]
 
 
-def _suspect(group: Group) -> str:
+def find_suspects(group: Group) -> str:
+    """Return the warning before all else if metrics are too good to be true; '' if none is."""
     newest, naive = group.newest, [row["test"] for row in group.naive]
     signs = [(row["name"], find_signs(newest.config, newest.data, row["test"], naive)) for row in group.models]
     named = [f"{name}: {sign}" for name, sign in signs if sign]

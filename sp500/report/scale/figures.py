@@ -13,12 +13,11 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 from sp500 import formatting
 from sp500.formatting import GIB, MIB
 from sp500.report.plot_style import (
-    BLUE,
+    COLORS,
     GREY,
     INK,
     LETTER,
     MUTED,
-    ORANGE,
     RULE,
     WIDTH,
     Figure,
@@ -32,14 +31,14 @@ from sp500.report.scale.results import PLACE, Row, Scale, at, by_arm, needed_byt
 from sp500.runs.results import Speedup
 
 ALONE: dict[str, Look] = {
-    "in_memory": {"color": GREY, "marker": "o"},
-    "streaming": {"color": BLUE, "marker": "s"},
+    "in_memory": {"color": COLORS["in_memory"], "marker": "o"},
+    "streaming": {"color": COLORS["streaming"], "marker": "s"},
 }
 RAY: tuple[Look, ...] = (
-    {"color": ORANGE, "marker": "^"},
-    {"color": "#6e2c05", "marker": "D"},
-    {"color": "#dd9566", "marker": "v"},
-    {"color": "#3b1702", "marker": "P"},
+    {"color": COLORS["ray"], "marker": "^"},
+    {"color": "#052c55", "marker": "D"},
+    {"color": "#6ea3da", "marker": "v"},
+    {"color": "#41576e", "marker": "P"},
 )
 SIZES = ("o", "s", "^", "D", "v", "P")
 """Marks of sizes, in ink: colours are for arms."""
@@ -95,8 +94,8 @@ def bars(scale: Scale) -> Figure:
 @apply_style()
 def sizes(scale: Scale) -> Figure:
     """Draw several sizes: speed and peak memory against size, a line per arm."""
-    chart = Canvas(figsize=(WIDTH, 3.75))
-    chart.subplots_adjust(0.06, 0.5 / 3.75, 0.99, 1 - 0.72 / 3.75, wspace=0.17)
+    chart = Canvas(figsize=(WIDTH, 3.3))
+    chart.subplots_adjust(0.085, 0.5 / 3.3, 0.965, 1 - 0.72 / 3.3, wspace=0.3)
     left, right = chart.subplots(1, 2)
     looks = _looks(scale.rows)
     for axes, title, draw in ((left, "windows per second", _speed), (right, "peak memory", _memory)):
@@ -112,7 +111,7 @@ def sizes(scale: Scale) -> Figure:
     )
     caption = (
         "Training windows per second at the warm rate, and peak memory of the largest process, or node of Ray, against "
-        f"the size of the training set, in multiples of the original (log scale).{crosses if ended else ''}"
+        f"the size of the training set, in multiples and in windows (log scale).{crosses if ended else ''}"
     )
     return render(chart, "scale", caption)
 
@@ -121,7 +120,7 @@ def sizes(scale: Scale) -> Figure:
 def workers(scale: Scale) -> Figure:
     """Draw strong and weak scaling: speed-up against workers, next to the ideal."""
     chart = Canvas(figsize=(WIDTH, 2.8))
-    chart.subplots_adjust(0.06, 0.45 / 2.8, 0.88, 1 - 0.3 / 2.8, wspace=0.5)
+    chart.subplots_adjust(0.07, 0.45 / 2.8, 0.84, 1 - 0.3 / 2.8, wspace=0.75)
     left, right = chart.subplots(1, 2)
     several = len({row["place"] for row in (*scale.strong, *scale.weak)}) > 1
 
@@ -240,7 +239,7 @@ def _label_sizes(axes: Axes, rows: Sequence[Row]) -> None:
     for size in reversed(multipliers[:-1]):
         if log(labelled[0] / size) > APART * length:
             labelled.insert(0, size)
-    windows = {size: f"\n{_short(size * per_size)} windows" if per_size else "" for size in labelled}
+    windows = {size: f"\n{_short(size * per_size)}" if per_size else "" for size in labelled}
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xticks(labelled, [at(size) + windows[size] for size in labelled])
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from sp500.report.scale import figures, verdicts
 from sp500.report.scale.results import Scale, collect, tables
+from sp500.report.screen.timing import time_sizes
 from sp500.report.section import Runs, Section
 
 COPIES = (
@@ -18,11 +19,15 @@ class ScaleSection(Section):
     """Growing datasets, with and without Ray."""
 
     name = "scale"
-    empty = ("No scale experiment has run yet", "python experiments/scale.py --multipliers 1 10")
 
     def collect(self, runs: Runs) -> Scale:
         """Return the measurements."""
         return collect(runs.records)
+
+    def lead(self, found: Scale, runs: Runs) -> str:
+        """Return what the largest size that both trained on took, with Ray and without it."""
+        timing = next(time_sizes(found), None)
+        return f"{timing.clause()}." if timing else next(iter(self.sentences(found, runs)), "")
 
     def sentences(self, found: Scale, runs: Runs) -> list[str]:
         """Return what streaming and the cluster bought; nothing if nothing was measured."""

@@ -65,19 +65,14 @@ def busy_rows(rows: Sequence[Row]) -> list[str]:
 
 def cluster(rows: Sequence[Row], cost_of: CostOf = no_cost) -> list[str]:
     """Return seconds, speed and cost of Ray against one process, at the largest size that both trained on."""
-    alone = _baseline(rows)
-    rays = [
-        sizes
-        for place, workers in sorted({(row["place"], row["num_workers"]) for row in rows if row["num_workers"]})
-        if (sizes := _sizes(rows, "ray", place, workers))
-    ]
+    alone, rays = find_baseline(rows), find_rays(rows)
     if not alone or not rays:
         missing = [arm for arm, ran in (("streaming", alone), ("ray", rays)) if not ran]
         return [f"The gain from the cluster is unknown: run the {join([f'arm {arm}' for arm in missing])}."]
     lines = []
     for sizes in rays:
         name = next(iter(sizes.values()))["label"]
-        if both := _ok(sizes).keys() & _ok(alone).keys():
+        if both := ended(alone, sizes):
             lines.append(_against(alone[max(both)], sizes[max(both)], cost_of))
         else:
             lines.append(f"The gain from {name} is unknown: no size completed both there and in one process.")
@@ -90,7 +85,7 @@ def streaming(rows: Sequence[Row]) -> list[str]:
     arrays, streamed = next((pair for pair in pairs if all(pair)), ({}, {}))
     if not arrays:
         return ["The gain from streaming is unknown: run the arms in_memory and streaming."]
-    both = _ok(arrays).keys() & _ok(streamed).keys()
+    both = ended(arrays, streamed)
     if not both:
         return [
             "The speed of streaming is unknown: no size completed with both arms.",
@@ -217,7 +212,7 @@ def _against(alone: Row, ray: Row, cost_of: CostOf) -> str:
     here = "one machine" if alone["place"] == "machine" else "the cluster"
     there = "the same machine" if ray["place"] == "machine" else "the cluster"
     on = some(ray["simulated_nodes"], "simulated node") if ray["simulated_nodes"] else ray["hardware"]
-    first, second = _seconds(alone), _seconds(ray)
+    first, second = count_seconds(alone), count_seconds(ray)
     verdict = _choose(first / second, margin(alone) + margin(ray), ("slower", "about as fast", "faster"))
     lines = [
         f"At {at(alone['multiplier'])}{windows}, {formatting.arm(alone['arm'])} in one process took {seconds(first)} "
@@ -288,10 +283,21 @@ def _crossing(law: BreakEven, per_size: float | None, trained: int, largest: int
     return f"At no size up to {at(largest)} was {workers} faster than one process, {nowhere}."
 
 
-def _baseline(rows: Sequence[Row]) -> Sizes:
+def find_baseline(rows: Sequence[Row]) -> Sizes:
     """Return rows of one process: of the user's machine before the cluster's, streaming before arrays."""
     series = (_sizes(rows, arm, place) for place in PLACES for arm in BASELINES)
     return next((sizes for sizes in series if sizes), {})
+
+
+def find_rays(rows: Sequence[Row]) -> list[Sizes]:
+    """Return the rows of Ray per place and number of workers."""
+    kinds = sorted({(row["place"], row["num_workers"]) for row in rows if row["num_workers"]})
+    return [sizes for place, workers in kinds if (sizes := _sizes(rows, "ray", place, workers))]
+
+
+def ended(*arms: Sizes) -> set[int]:
+    """Return the sizes at which all of these arms ended well."""
+    return set.intersection(*(set(_ok(sizes)) for sizes in arms))
 
 
 def _sizes(rows: Sequence[Row], arm: str, place: str, workers: int = 0) -> Sizes:
@@ -318,7 +324,7 @@ def _speed(row: Row, other: Row) -> str:
     return f"{verdict}, {ratio(first / second)} the windows/s ({approx(first)} compared with {approx(second)})"
 
 
-def _seconds(row: Row) -> float:
+def count_seconds(row: Row) -> float:
     """Return the seconds from start to end, without writing shards, since the next run finds them written."""
     return row["seconds"] - row["writing_seconds"]
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from sp500 import formatting
 from sp500.formatting import TIMES, fixed, gap, join, percent, seconds, some
-from sp500.report.plot_style import BLUE, GREY, ORANGE, Figure, apply_style, bar, canvas, render
 from sp500.report.tables import Table, table
 from sp500.runs import compare
 from sp500.runs.compare import ARMS
@@ -20,7 +19,6 @@ from sp500.runs.results import ArmRow, SearchSummary
 
 NAMES = {"sequential": "one after another", "packed": "packed without Ray", "ray": "Ray Tune"}
 PROGRAM_NAMES = {"sequential": "one after another", "parallel": "several at once", "ray": "on Ray"}
-COLORS = {"sequential": GREY, "packed": ORANGE, "parallel": ORANGE, "ray": BLUE}
 MODEL = (
     "Each arm is taken as start + configs \u00d7 work per config / cores. Work is the measured seconds of the trials, "
     "start is all else, also the time in which a core had nothing left to do. Assumed: the start does not grow with "
@@ -112,7 +110,7 @@ def arms_table(numbers: Numbers, names: Mapping[str, str] = NAMES) -> Table:
         "the second training of the chosen config), that is seconds \u2212 work / cores. Each arm ran once: small "
         "differences may be noise."
     )
-    return table("The arms of the search", lines, text=("Arm",), look="key", note=note)
+    return table("The arms of the search", lines, text=("Arm",), note=note)
 
 
 def break_even_table(numbers: Numbers) -> Table | None:
@@ -126,19 +124,6 @@ def break_even_table(numbers: Numbers) -> Table | None:
     cores = numbers["arms"]["packed"]["cores"]
     caption = f"Ray Tune against packs without it on {some(cores, 'core')}"
     return table(caption, lines, text=("Sooner from",), note=MODEL)
-
-
-@apply_style()
-def figure(numbers: Numbers, names: Mapping[str, str] = NAMES) -> Figure | None:
-    """Draw the seconds of each arm as bars."""
-    timed = {arm: row for arm, row in (numbers["arms"] or {}).items() if row["seconds"] is not None}
-    if len(timed) < 2:
-        return None
-    labels = [f"{names[arm]}, {some(row['cores'], 'core')}" for arm, row in timed.items()]
-    chart, axes = canvas(0.06 + 0.3 * len(timed), labels, right=0.6)
-    for place, (arm, row) in enumerate(timed.items()):
-        bar(axes, place, row["seconds"], formatting.seconds(row["seconds"]), COLORS[arm])
-    return render(chart, "seconds", "Seconds from the start of the process to its end; shorter is better.")
 
 
 def _busy(arms: Mapping[str, ArmRow], names: Mapping[str, str] = NAMES) -> list[str]:
@@ -216,6 +201,16 @@ def _break_even(numbers: Numbers) -> list[str]:
     cores, where = some(pays["cores"], "core"), f"from {_configs(pays['configs'])} like these"
     never = "" if pays is rows[0] else f"; on {some(rows[0]['cores'], 'core')} it never would"
     return [f"Ray Tune on {cores} would be sooner than {packed} {where}{never}, by one run of each.", _cores(numbers)]
+
+
+def describe_break_even(numbers: Numbers) -> str:
+    """Return from where Ray pays, in short; '' if that is not known."""
+    if not (crossing := numbers["break_even"]):
+        return ""
+    pays = next((row for row in crossing["configs"] if row["configs"] is not None), None)
+    if pays is None:
+        return f"Ray never pays on up to {some(crossing['configs'][-1]['cores'], 'core')}."
+    return f"Ray pays from {_configs(pays['configs'])} on {some(pays['cores'], 'core')}."
 
 
 def _cores(numbers: Numbers) -> str:

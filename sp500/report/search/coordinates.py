@@ -12,7 +12,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
 from sp500 import formatting
-from sp500.report.plot_style import BLUE, GREY, INK, MUTED, RULE, WIDTH, Figure, apply_style, render
+from sp500.report.plot_style import BLUE, GREY, INK, MUTED, PLAIN, RULE, WIDE, Figure, apply_style, render
 from sp500.report.search.hyperparameters import Setting, Trial, ceiling, drop_failed, label, list_varied, names
 from sp500.report.search.results import NAIVE, Search
 
@@ -31,7 +31,7 @@ def coordinates(search: Search) -> Figure | None:
     if not settings or len(set(losses)) < 2:
         return None
     shown, titles, top = trials[:LINES], names(settings), ceiling(losses)
-    chart = Canvas(figsize=(WIDTH, 3.6))
+    chart = Canvas(figsize=(WIDE, 3.6))
     chart.subplots_adjust(0.075, 0.03, 0.925, 1 - 0.6 / 3.6)
     axes = chart.subplots()
     axes.set(xlim=(0, len(settings)), ylim=(-0.03, 1.03), xticks=[], yticks=[])
@@ -97,8 +97,7 @@ def _scale(axes: Axes, place: int, title: str, labels: Sequence[tuple[float, str
             va="center",
             color=INK,
             fontsize=8.5,
-            # Lines run behind the labels.
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.85},
+            bbox=PLAIN,
             zorder=4,
         )
 

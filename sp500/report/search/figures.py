@@ -10,8 +10,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
 from sp500 import formatting
-from sp500.report.plot_style import BLUE, ORANGE, WIDTH, Figure, Look, apply_style, bar, canvas, render
-from sp500.report.search import arms
+from sp500.report.plot_style import BLUE, COLORS, ORANGE, WIDTH, Bar, Figure, Look, apply_style, draw_bars, render
 from sp500.report.search.coordinates import coordinates
 from sp500.report.search.hyperparameters import ceiling, drop_failed, list_varied, names
 from sp500.report.search.results import NAIVE, Search, Side
@@ -28,7 +27,6 @@ LOOKS: dict[str, Look] = {
 def figures(search: Search) -> list[Figure | str]:
     """Return the figures of the search, and a remark in place of an importance that cannot be known."""
     drawings = (
-        arms.figure(search.compared, search.arm_names),
         history(search),
         coordinates(search),
         importance(search),
@@ -76,26 +74,26 @@ def history(search: Search) -> Figure | None:
     return render(chart, "history", caption)
 
 
-@apply_style()
 def importance(search: Search) -> Figure | None:
     """Draw the share of each setting in the variation of the loss, as bars."""
     if isinstance(search.importance, str):
         return None
     finished = drop_failed(search.trials)
     short = names(list_varied(finished))
-    chart, axes = canvas(0.16 + 0.25 * len(search.importance), [short[key] for key in search.importance], right=0.6)
-    for place, share in enumerate(search.importance.values()):
-        bar(axes, place, share, "<1%" if share < 0.01 else formatting.percent(share, 0), BLUE)
+    bars = [
+        Bar(short[key], share, "<1%" if share < 0.01 else formatting.percent(share, 0), BLUE)
+        for key, share in search.importance.items()
+    ]
     caption = (
         f"Importance: how much of the variation of the {search.loss_name} over {len(finished):,} trials each "
         "setting explains (Optuna's fANOVA), in shares of what all explain."
     )
-    return render(chart, "importance", caption)
+    return draw_bars("importance", bars, caption)
 
 
 def _trials(axes: Axes, side: Side, places: dict[str, float], top: float) -> None:
     """Draw a mark per trial, outliers on the edge at `top`, failed ones above it; the best so far as a step line."""
-    look = LOOKS[side.record.arm] | {"color": arms.COLORS[side.record.arm]}
+    look = LOOKS[side.record.arm] | {"color": COLORS[side.record.arm]}
     good = {trial.id: trial.loss for trial in drop_failed(list(side.trials.values()))}
     far = {key for key, loss in good.items() if loss > top}
     near = [key for key in good if key not in far]

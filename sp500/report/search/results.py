@@ -121,6 +121,15 @@ class Search:
         return list(self.shown.trials.values()) if self.shown else []
 
     @property
+    def gaps(self) -> list[float]:
+        """Relative gap of the losses of each config that ran in several arms."""
+        losses: dict[str, list[float]] = {}
+        for side in self.sides:
+            for trial in drop_failed(list(side.trials.values())):
+                losses.setdefault(trial.id, []).append(trial.loss)
+        return [compare.relative_gap(min(several), max(several)) for several in losses.values() if len(several) > 1]
+
+    @property
     def trades_per_year(self) -> float:
         """The number of times per year that a forecast is traded."""
         data = self.record.config.get("data", {}) if self.record else {}

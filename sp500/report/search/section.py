@@ -16,11 +16,15 @@ class SearchSection(Section):
     """The newest search, and the samplers of all."""
 
     name = "search"
-    empty = ("No search has run yet", "python experiments/tune.py --mode all --space grid18")
 
     def collect(self, runs: Runs) -> Search:
         """Return the newest search with all its arms."""
         return newest(runs.records, runs.trials)
+
+    def lead(self, found: Search, runs: Runs) -> str:
+        """Return the chosen config."""
+        chosen = next(iter(verdicts.best(found)), "")
+        return verdicts.find_suspects(found.record) + chosen if found.record else ""
 
     def sentences(self, found: Search, runs: Runs) -> list[str]:
         """Return what the newest search found, and how the samplers of all searches compare."""

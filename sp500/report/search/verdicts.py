@@ -5,14 +5,11 @@ Every sentence is computed from the findings, and says "slower", "worse" or "can
 
 from __future__ import annotations
 
-import math
-
 from sp500 import formatting
 from sp500.formatting import fixed, percent, some
 from sp500.report.models import scores
 from sp500.report.search import arms
 from sp500.report.search.results import Search, read_best
-from sp500.runs.compare import relative_gap
 from sp500.runs.record import RunRecord
 from sp500.suspicion import find_signs, warn
 
@@ -31,10 +28,10 @@ def sentences(search: Search) -> list[str]:
     numbers = search.compared
     compared = arms.describe_programs(numbers, search.metric) if search.metric else arms.sentences(numbers)
     lines = [*compared, *apart(search), *best(search), *splits(search), *luck(search)]
-    return [_suspect(search.record) + lines[0], *lines[1:]] if lines else []
+    return [find_suspects(search.record) + lines[0], *lines[1:]] if lines else []
 
 
-def _suspect(record: RunRecord) -> str:
+def find_suspects(record: RunRecord) -> str:
     """Return the warning before all else if the chosen config is too good to be true."""
     test, naive = (record.metrics.get(part) or {} for part in ("test", "naive"))
     return warn(find_signs(record.config, record.data, test, naive.values()))
@@ -44,12 +41,7 @@ def apart(search: Search) -> list[str]:
     """Return how far the arms are apart on one and the same config, if they chose different ones."""
     if search.compared["same_best"] is not False:
         return []
-    losses: dict[str, list[float]] = {}
-    for side in search.sides:
-        for key, trial in side.trials.items():
-            if math.isfinite(trial.loss):
-                losses.setdefault(key, []).append(trial.loss)
-    gaps = [relative_gap(min(several), max(several)) for several in losses.values() if len(several) > 1]
+    gaps = search.gaps
     if not gaps:
         return []
     return [f"The validation losses of one config differ by up to {percent(max(gaps), 2)} between the arms."]
@@ -66,23 +58,23 @@ def best(search: Search) -> list[str]:
     naive = f", {percent(chosen['score'], 2)} of that of always answering zero" if search.relative else ""
     loss = f"{search.measure or 'validation loss'} {read_best(search.record, summary):.6g}{naive}"
     arm = f" {search.shown.name}" if search.shown and search.compared["same_best"] is False else ""
-    chose = f"Best of {some(configs, 'config')} tried{arm}{failed}: {settings} ({loss}).{_again(search)}"
-    return [chose, *arms.halving(summary), *arms.describe_stopped(summary)]
+    chose = f"Best of {some(configs, 'config')} tried{arm}{failed}: {settings} ({loss})."
+    return [chose, *_again(search), *arms.halving(summary), *arms.describe_stopped(summary)]
 
 
-def _again(search: Search) -> str:
+def _again(search: Search) -> list[str]:
     """Return that the chosen config, trained again on its own, is another model than in the search, if so."""
     record, summary = search.record, search.summary
     if record is None or summary is None or record.best_loss is None:
-        return ""
+        return []
     searched = summary["best"]["valid_loss"]
     if abs(record.best_loss - searched) <= SAME * abs(searched):
-        return ""
-    return (
-        f" Trained again alone, it reached {record.best_loss:.6g} at epoch {record.best_epoch}, perhaps by rounding "
+        return []
+    return [
+        f"Trained again alone, it reached {record.best_loss:.6g} at epoch {record.best_epoch}, perhaps by rounding "
         "(--train.dtype float64 would show it). All metrics of the chosen config are of this second model, whose "
         "weights the run keeps."
-    )
+    ]
 
 
 def splits(search: Search) -> list[str]:

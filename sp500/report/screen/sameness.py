@@ -1,0 +1,83 @@
+"""Is it the same? The largest difference between two arms of one fingerprint."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sp500.formatting import gap, percent, some
+from sp500.report.plot_style import GREY, SMALL, Bar, draw_bars
+from sp500.report.scale.results import at
+from sp500.report.screen.answer import SAME, Answer, Facts
+from sp500.report.screen.timing import pair_trainings
+from sp500.runs.compare import relative_gap
+
+LEAST = 1e-4
+"""Share below which a difference is given as a power of ten."""
+DIGITS = 16
+"""Decimal digits of a float64, the length of a bar for a difference of 1."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What was compared between arms, how often, and the largest difference."""
+
+    compared: str
+    short: str
+    count: int
+    gap: float
+    section: str
+
+
+def collect(facts: Facts) -> list[Difference]:
+    """Return the differences of trainings, of a search's configs and of dataset sizes."""
+    return [*_trainings(facts), *_configs(facts), *_sizes(facts)]
+
+
+def answer(differences: list[Difference]) -> Answer | None:
+    """Return the largest difference, and of what it is."""
+    if not differences:
+        return None
+    largest = max(differences, key=lambda item: item.gap)
+    of = f"{some(largest.count, 'pair')} with equal settings" if largest.count > 1 else "one pair with equal settings"
+    caption = f"Largest difference between arms: {largest.compared}, {of}."
+    caption += "" if largest.gap else " All digits agree."
+    bars = [
+        Bar(item.short, DIGITS + math.log10(max(item.gap, 10.0**-DIGITS)) if item.gap else 0, _text(item.gap), GREY)
+        for item in differences
+    ]
+    chart = draw_bars("same", bars, f"{caption} Bars are logarithmic.", width=SMALL)
+    return Answer(SAME, _text(largest.gap), caption, largest.section, chart)
+
+
+def _text(value: float) -> str:
+    return percent(value, 2) if value >= LEAST else gap(value)
+
+
+def _trainings(facts: Facts) -> Iterator[Difference]:
+    """Yield trainings alone and on workers, unless all kept the naive forecast, which is the same by construction."""
+    gaps = []
+    for group in pair_trainings(facts.runs.records):
+        losses = [record.best_loss for record in group if record.best_loss is not None and record.best_epoch != 0]
+        if len(losses) > 1:
+            gaps.append(relative_gap(min(losses), max(losses)))
+    if gaps:
+        yield Difference("validation losses of one model alone and on Ray", "training", len(gaps), max(gaps), "models")
+
+
+def _configs(facts: Facts) -> Iterator[Difference]:
+    if gaps := facts.search.gaps:
+        what = facts.search.measure or "validation loss"
+        yield Difference(f"{what} of a config in the search", "configs of the search", len(gaps), max(gaps), "search")
+
+
+def _sizes(facts: Facts) -> Iterator[Difference]:
+    sized: dict[int, list[float]] = {}
+    for row in facts.scale.rows:
+        if row["status"] == "ok" and row["test_error"] and row["best_epoch"]:
+            sized.setdefault(row["multiplier"], []).append(row["test_error"])
+    gaps = {size: relative_gap(min(errors), max(errors)) for size, errors in sized.items() if len(errors) > 1}
+    if gaps:
+        size = max(gaps, key=lambda size: gaps[size])
+        yield Difference(f"test error at {at(size)}", "dataset sizes", len(gaps), gaps[size], "scale")
