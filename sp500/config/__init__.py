@@ -76,6 +76,8 @@ class IOConfig(Frozen):
     """Folder of all runs."""
     run_name: Annotated[str | None, Alias("--name")] = setting(None, agents="short")
     """Name of this run's folder. Default: made from experiment, model and time."""
+    project: Annotated[str, Field(pattern=r"^([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?$")] = ""
+    """Project of the run, for compare --project. Default: that of the job (jobs submit --project)."""
     archive: str | None = None
     """s3://BUCKET/PREFIX or file:///FOLDER that the run is copied to while it runs. Default: no copy. Credentials
     come from the environment."""

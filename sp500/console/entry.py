@@ -27,7 +27,7 @@ from sp500.console.output import run_command
 from sp500.credentials import mask
 from sp500.errors import ConfigError
 from sp500.execution import Experiment, Runnable
-from sp500.jobs.spec import WORLD_SIZE
+from sp500.jobs.spec import PROJECT, WORLD_SIZE
 from sp500.plugins.admission import lies_in_run
 from sp500.plugins.source import make_absolute
 from sp500.runs.record import RunRecord
@@ -292,15 +292,18 @@ def _move_short_keys(model: type[Flags], settings: dict[str, Any]) -> None:
 
 
 def defaults(model: type[F], name: str | None = None) -> F:
-    """Return the model's defaults for a task, with SP500_RUNS_DIR and SP500_WORLD_SIZE applied if set.
+    """Return the model's defaults for a task, with SP500_RUNS_DIR, SP500_PROJECT, SP500_WORLD_SIZE if set.
 
-    A cluster's manifest or a user sets the folder, and a job's workers are its world size. Raises ConfigError.
+    A cluster's manifest or a user sets the folder; a job sets its project, and its workers are its world size. Raises
+    ConfigError.
     """
     base, folder = model(), os.environ.get("SP500_RUNS_DIR")
     if isinstance(base, Command) and name and (usual := find_task(name).defaults):
         base = validate(model, merge(base.model_dump(), {"task": name, **usual}), f"task {name}")
     if isinstance(base, RunFlags) and base.takes_world_size and (size := _world_size()):
         base = validate(model, base.model_dump() | {"num_workers": size}, WORLD_SIZE)
+    if isinstance(base, RunFlags) and (project := os.environ.get(PROJECT)):
+        base = validate(model, merge(base.model_dump(), {"io": {"project": project}}), PROJECT)
     if not folder:
         return base
     if isinstance(base, RunFlags):

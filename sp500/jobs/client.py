@@ -132,14 +132,14 @@ def prepare(
     return [_prepare(folder, spec, target, options, estimator) for spec in specs]
 
 
-def with_world_size(spec: JobSpec, target: Target) -> JobSpec:
-    """Return the job with its world size in its environment, if its command is to train on workers."""
-    return spec.model_copy(update={"env": spec.environment}) if target.trains_on_workers(spec) else spec
+def with_variables(spec: JobSpec, target: Target) -> JobSpec:
+    """Return the job with its project in its environment, and its world size if its command is to train on workers."""
+    return spec.model_copy(update={"env": spec.environment if target.trains_on_workers(spec) else spec.labelled})
 
 
 def _prepare(folder: Path, spec: JobSpec, target: Target, options: Options, estimator: Estimator) -> NewJob:
     id = new_id(spec.name)
-    request = target.request(with_world_size(spec, target), id, options)
+    request = target.request(with_variables(spec, target), id, options)
     return NewJob(
         id=id,
         name=spec.name,
@@ -165,7 +165,7 @@ def _reach(queue: Queue, specs: Sequence[JobSpec], target: Target, options: Opti
     Raises ResourcesError if the target is out of reach without one.
     """
     try:
-        target.check([with_world_size(spec, target) for spec in specs], options, queue.folder)
+        target.check([with_variables(spec, target) for spec in specs], options, queue.folder)
     except ResourcesError as error:
         if not fallback:
             raise ResourcesError(f"{error}\n  --fallback would run it on this machine") from error

@@ -33,6 +33,8 @@ from sp500.jobs.fields import (
 
 # Tells an experiment how many workers it trains on, unless a flag or its settings say so.
 WORLD_SIZE = "SP500_WORLD_SIZE"
+# Tells an experiment which project its runs belong to.
+PROJECT, NO_PROJECT = "SP500_PROJECT", "default"
 # What only a cluster made for the job can give.
 KUBERNETES_ONLY = (
     "mode",
@@ -88,8 +90,8 @@ class JobSpec(BaseModel):
     """Seconds until the job has to end, the start of its cluster included. Default: no limit. Then SIGTERM, SIGKILL
     after a grace period, exit code 4. On Kubernetes also while this machine is off; the image must contain sp500."""
 
-    project: Label = "default"
-    """Project whose budget the job is charged to."""
+    project: Label = NO_PROJECT
+    """Project whose budget the job is charged to, and the default of its runs' io.project."""
     priority: Priority = 0
     """Place in the queue: higher starts first, and of equal ones the one submitted first."""
     expected: Positive | None = None
@@ -161,7 +163,12 @@ class JobSpec(BaseModel):
     @property
     def environment(self) -> dict[str, str]:
         """Variables of its command: the world size, and its own over it."""
-        return {WORLD_SIZE: str(self.world_size), **self.env}
+        return {WORLD_SIZE: str(self.world_size), **self.labelled}
+
+    @property
+    def labelled(self) -> dict[str, str]:
+        """Variables of a command that trains on no workers: its project unless that is the default, and its own."""
+        return {**({PROJECT: self.project} if self.project != NO_PROJECT else {}), **self.env}
 
     def command(self, settings_file: str) -> tuple[str, ...]:
         """Return the argv as it is started if `settings_file` holds the settings."""

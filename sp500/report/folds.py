@@ -32,7 +32,7 @@ from sp500.report import tables
 from sp500.report.models.details import by_ticker
 from sp500.report.models.results import Group, model_name
 from sp500.report.models.scores import METRICS, SCALED, Metric, columns, explain_improvement, own_names
-from sp500.report.section import Runs, Section
+from sp500.report.section import Folded, Runs, Section
 from sp500.report.tables import Table
 from sp500.runs.record import RunRecord
 from sp500.runs.results import FoldRow, Improvement, Metrics, Spread
@@ -78,17 +78,29 @@ class FoldSection(Section):
         return [verdict(found)] if found else []
 
     def parts(self, found: RunRecord | None, runs: Runs) -> tuple[Any, ...]:
-        """Return figure, table, and remarks on earlier runs and on folds that failed."""
+        """Return figure, table, and remarks on earlier runs and on folds that failed.
+
+        Of runs that the user chose every earlier one follows, folded.
+        """
         if found is None:
             return ()
-        others = tables.list_earlier(found.name, list_earlier(runs.records), ("walk-forward run", "walk-forward runs"))
-        failed = [f"Fold {row['fold']} failed: {row['reason']}" for row in found.folds or () if row["status"] != "ok"]
-        parts = (*others, _figure(found), _table(found), _by_ticker(found), *failed)
-        return tuple(part for part in parts if part is not None)
+        earlier = list_earlier(runs.records)
+        others: Sequence[Any] = tables.list_earlier(found.name, earlier, ("walk-forward run", "walk-forward runs"))
+        if runs.chosen:
+            records = {record.name: record for record in runs.records}
+            others = [Folded(name, (verdict(records[name]), *_detail(records[name]))) for name in earlier]
+        return (*_detail(found), *others)
 
     def numbers(self, found: RunRecord | None, runs: Runs) -> dict[str, list[FoldRow]]:
         """Return its folds."""
         return {"folds": list(found.folds or ()) if found else []}
+
+
+def _detail(found: RunRecord) -> tuple[Any, ...]:
+    """Return figure and tables of a run, and the reasons of folds that failed."""
+    failed = [f"Fold {row['fold']} failed: {row['reason']}" for row in found.folds or () if row["status"] != "ok"]
+    parts = (_figure(found), _table(found), _by_ticker(found), *failed)
+    return tuple(part for part in parts if part is not None)
 
 
 def verdict(record: RunRecord) -> str:
@@ -337,4 +349,4 @@ def _figure(record: RunRecord) -> Figure:
         "folds with its interval by Student's t."
     )
     metric = METRIC.get(_good(record)[0]["improvement"]["metric"], "error")
-    return draw_dots("folds", dots, caption, label=f"{metric} below that of the best naive forecast, %")
+    return draw_dots(f"folds-{record.name}", dots, caption, label=f"{metric} below that of the best naive forecast, %")

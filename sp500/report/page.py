@@ -18,7 +18,8 @@ import jinja2
 
 from sp500 import formatting
 from sp500.machine.disk import write_atomic
-from sp500.report import tables
+from sp500.report import pictures, tables
+from sp500.report.differences import DifferenceSection
 from sp500.report.folds import FoldSection
 from sp500.report.glossary import WORDS
 from sp500.report.listings import CostSection, DamagedSection, DataSection, RunSection
@@ -27,10 +28,10 @@ from sp500.report.plot_style import Figure
 from sp500.report.programs import ProgramSection
 from sp500.report.scale.section import ScaleSection
 from sp500.report.screen import build
-from sp500.report.screen.answer import Facts
+from sp500.report.screen.answer import COSTS, FASTER, FITS, SAME, Facts
 from sp500.report.screen.headline import Screen
 from sp500.report.search.section import SearchSection
-from sp500.report.section import Runs, Section
+from sp500.report.section import Folded, Runs, Section
 from sp500.report.tables import Table
 from sp500.runs.cost import RateTable
 from sp500.runs.details import Importance
@@ -44,6 +45,7 @@ SECTIONS: tuple[Section, ...] = (
     CostSection(),
     ModelSection(),
     FoldSection(),
+    DifferenceSection(),
     DamagedSection(),
     DataSection(),
     RunSection(),
@@ -79,6 +81,7 @@ class Report:
     screen: Screen
     verdicts: dict[str, list[str]]
     """Sentences by section."""
+    sections: Sequence[Shown]
 
 
 def write(
@@ -100,8 +103,24 @@ def write(
     return write_runs(Runs(records, epochs, trials, rates, unended, damaged, importance or {}), out)
 
 
-def write_runs(runs: Runs, out: Path) -> Report:
-    """Write the report of these runs into the folder `out`."""
+def write_runs(runs: Runs, out: Path, *, slides: bool = False) -> Report:
+    """Write the report of these runs into the folder `out`; `slides`: five pages for a projector too."""
+    report, html = compose(runs, out)
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomic(out / "report.json", json.dumps(report.numbers, indent=1, allow_nan=False) + "\n")
+    write_atomic(out / "report.md", CONTROL.sub("", _markdown(runs.records, report.screen, report.sections)))
+    write_atomic(report.path, html)
+    parts = [part for section in report.sections for part in flatten((section.chart, *section.parts))]
+    drawn = [part for part in parts if isinstance(part, Figure)]
+    charts = [item.chart for item in report.screen.answers if item.chart]
+    pictures.write_files([*charts, *drawn], [part for part in parts if isinstance(part, Table)], out)
+    if slides:
+        write_atomic(out / "slides.html", CONTROL.sub("", _slides(report.screen)))
+    return report
+
+
+def compose(runs: Runs, out: Path) -> tuple[Report, str]:
+    """Return the report of these runs and its page, without writing anything."""
     numbers, verdicts, shown = dict[str, object](), dict[str, list[str]](), []
     found = {section.name: section.collect(runs) for section in SECTIONS}
     screen = build.build(_collect_facts(found, runs), _source_flags(runs.records))
@@ -113,12 +132,13 @@ def write_runs(runs: Runs, out: Path) -> Report:
             verdicts[section.name] = sentences
         if parts := (*sentences, *section.parts(part, runs)):
             shown.append(_arrange(section, section.lead(part, runs), parts))
-    report = Report(out / "index.html", numbers, screen, verdicts)
-    out.mkdir(parents=True, exist_ok=True)
-    write_atomic(out / "report.json", json.dumps(report.numbers, indent=1, allow_nan=False) + "\n")
-    write_atomic(out / "report.md", CONTROL.sub("", _markdown(runs.records, screen, shown)))
-    write_atomic(report.path, CONTROL.sub("", _html(runs.records, screen, shown)))
-    return report
+    report = Report(out / "index.html", numbers, screen, verdicts, shown)
+    return report, CONTROL.sub("", _html(runs.records, screen, shown))
+
+
+def flatten(parts: Sequence[Any]) -> list[Any]:
+    """Return parts, and those inside of folded ones after each."""
+    return [each for part in parts for each in (part, *(part.parts if isinstance(part, Folded) else ()))]
 
 
 def summary(report: Report) -> str:
@@ -162,7 +182,21 @@ def _span(records: Sequence[RunRecord]) -> str:
     return f"{formatting.some(len(records), 'run')}, {' to '.join(days)}"
 
 
+def _slides(screen: Screen) -> str:
+    """Return five pages of 1280 x 720, which a browser prints to PDF: cost and sameness share one."""
+    rest = [item for item in screen.answers if item.question in (COSTS, SAME)]
+    pages = [[item] for item in screen.answers if item not in rest]
+    place = sum(item.question in (FITS, FASTER) for [item] in pages)
+    pages[place:place] = [rest] if rest else []
+    return _environment().get_template("slides.html.jinja").render(screen=screen, pages=pages)
+
+
 def _html(records: Sequence[RunRecord], screen: Screen, sections: Sequence[Shown]) -> str:
+    template = _environment().get_template("page.html.jinja")
+    return template.render(span=_span(records), screen=screen, sections=sections, words=WORDS)
+
+
+def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -171,8 +205,8 @@ def _html(records: Sequence[RunRecord], screen: Screen, sections: Sequence[Shown
         lstrip_blocks=True,
     )
     environment.tests["table"] = lambda part: isinstance(part, Table)
-    template = environment.get_template("page.html.jinja")
-    return template.render(span=_span(records), screen=screen, sections=sections, words=WORDS)
+    environment.tests["folded"] = lambda part: isinstance(part, Folded)
+    return environment
 
 
 def _markdown(records: Sequence[RunRecord], screen: Screen, sections: Sequence[Shown]) -> str:
@@ -185,7 +219,8 @@ def _markdown(records: Sequence[RunRecord], screen: Screen, sections: Sequence[S
     for section in sections:
         lines += ["", f"## {section.title}", ""]
         lines += [f"**{tables.escape(section.lead)}**", ""] if section.lead else []
-        for part in section.parts:
+        for part in flatten(section.parts):
             lines += [part.markdown(), ""] if isinstance(part, Table) else []
             lines += [tables.escape(part), ""] if isinstance(part, str) else []
+            lines += [f"### {tables.escape(part.title)}", ""] if isinstance(part, Folded) else []
     return "\n".join(lines) + "\n"

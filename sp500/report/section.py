@@ -6,7 +6,7 @@ The page is a loop over `page.SECTIONS`. A new section is a class in a file of i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from sp500.errors import ConfigError
 from sp500.report import costs
 from sp500.report.costs import Costs
+from sp500.runs import store
 from sp500.runs.cost import RateTable
 from sp500.runs.details import Importance
 from sp500.runs.record import EpochMetrics, RunRecord
@@ -36,6 +37,8 @@ class Runs:
     """Problem of each run that cannot be read."""
     importance: Mapping[str, Importance] = field(default_factory=dict)
     """What `sp500 importance` found, by the run's name."""
+    chosen: bool = False
+    """True if the user named the runs: then all searches and walk-forwards are in detail, and settings compared."""
 
     @cached_property
     def costs(self) -> Costs:
@@ -43,23 +46,60 @@ class Runs:
         return costs.of(self.records, self.unended, self.rates)
 
 
-def read_runs(store: RunStore, rates: RateTable | None = None) -> Runs:
-    """Return the runs of a folder. One that cannot be read is listed with its reason, and ends nothing."""
-    scanned = store.scan()
+def read_runs(
+    folder: RunStore, rates: RateTable | None = None, *, names: Collection[str] = (), project: str = ""
+) -> Runs:
+    """Return the runs of a folder, or those of `names` and of a `project`.
+
+    One that cannot be read is listed with its reason, and ends nothing. Raises ConfigError for a name that has no run,
+    and for a project without runs.
+    """
+    scanned = _choose(folder.scan(), names, project)
     damaged, records = list(scanned.damaged), list[RunRecord]()
     epochs, trials, importance = {}, dict[str, list[TrialResult]](), dict[str, Importance]()
     for record in scanned.records:
         try:
-            epochs[record.name] = store.epochs(record.name)
-            inputs = store.run(record.name).importance()
-            results = Ledger(store.root / record.name).results.values() if record.search is not None else ()
+            epochs[record.name] = folder.epochs(record.name)
+            inputs = folder.run(record.name).importance()
+            results = Ledger(folder.root / record.name).results.values() if record.search is not None else ()
         except ConfigError as error:
             damaged.append(str(error))
             continue
         trials |= {record.name: list(results)} if results else {}
         importance |= {record.name: inputs} if inputs else {}
         records.append(record)
-    return Runs(records, epochs, trials, rates, scanned.unended, damaged, importance)
+    return Runs(records, epochs, trials, rates, scanned.unended, damaged, importance, bool(names or project))
+
+
+def _choose(scanned: store.Runs, names: Collection[str], project: str) -> store.Runs:
+    """Return the runs of these names with the arms of their searches, and of this project."""
+    if not names and not project:
+        return scanned
+    wanted = set(names)
+    for record in scanned.records:
+        if record.name in names and record.search:
+            wanted.update(record.search.get("runs", {}).values())
+
+    def fits(record: RunRecord) -> bool:
+        """Return whether the user asked for this run."""
+        belongs = (record.config.get("io") or {}).get("project", "") == project
+        return (not names or record.name in wanted) and (not project or belongs)
+
+    records, unended = (tuple(filter(fits, part)) for part in (scanned.records, scanned.unended))
+    there = {record.name for record in (*records, *unended)}
+    if missing := sorted(set(names) - there):
+        raise ConfigError(f"--runs: no run {', '.join(missing)} in this folder{' and project' if project else ''}")
+    if not there:
+        raise ConfigError(f"--project {project}: no run of this project; jobs submit --project or --io.project sets it")
+    return store.Runs(records, unended, scanned.damaged if not names else ())
+
+
+@dataclass(frozen=True)
+class Folded:
+    """Parts under a title of their own, which the reader opens."""
+
+    title: str
+    parts: Sequence[Any]
 
 
 class Section(ABC):

@@ -1,4 +1,4 @@
-"""Read the run records and write the report: one page, Markdown, and JSON."""
+"""Read the run records and write the report: one page, Markdown, JSON, figures and tables as files."""
 
 from __future__ import annotations
 
@@ -16,10 +16,16 @@ class Compare(Flags):
 
     runs_dir: Path = Path("runs")
     """Folder of all runs."""
+    runs: tuple[str, ...] = ()
+    """Only these runs, with the settings in which they differ."""
+    project: str = ""
+    """Only the runs of this project."""
     out: Path | None = None
     """Folder of the report. Default: `report` inside the folder of runs."""
     rates: Path | None = None
     """Table of rates. Default: cluster/rates.yaml if it exists."""
+    slides: bool = False
+    """Also write slides.html: five pages that a browser prints to PDF."""
 
 
 def act(config: Compare) -> Answer:
@@ -29,14 +35,15 @@ def act(config: Compare) -> Answer:
 
     if not config.runs_dir.is_dir():
         raise ConfigError(f"--runs-dir {config.runs_dir}: no such folder")
-    runs = read_runs(RunStore(config.runs_dir), rate_table.read(config.rates))
+    rates = rate_table.read(config.rates)
+    runs = read_runs(RunStore(config.runs_dir), rates, names=config.runs, project=config.project)
     out = config.out or config.runs_dir / REPORT
     if config.dry_run:
         names = [record.name for record in runs.records]
         plan = {"runs": names, "out": str(out), "damaged": list(runs.damaged)}
         return Answer(plan, "\n".join([f"would compare {len(names)} runs into {out}", *names, *runs.damaged]))
     try:
-        report = page.write_runs(runs, out)
+        report = page.write_runs(runs, out, slides=config.slides)
     except DiskError:
         raise
     except OSError as error:

@@ -10,11 +10,11 @@ from typing import Any, TypedDict
 from sp500 import formatting
 from sp500.commands.jobs import queue_flags
 from sp500.commands.submission.pricing import Estimator
-from sp500.jobs.client import Queued, with_world_size
+from sp500.jobs.client import Queued, with_variables
 from sp500.jobs.executor import Request
 from sp500.jobs.queue import budget
 from sp500.jobs.queue.job import Job
-from sp500.jobs.spec import WORLD_SIZE, JobSpec
+from sp500.jobs.spec import PROJECT, WORLD_SIZE, JobSpec
 from sp500.jobs.target import Target
 
 AT_ONCE = "as soon as there is room"
@@ -96,7 +96,7 @@ def text(submitted: Submitted) -> str:
 
 def world_size(spec: JobSpec, target: Target) -> int | None:
     """Return the workers that the experiment trains on by default; None if the job sets no world size."""
-    value = with_world_size(spec, target).env.get(WORLD_SIZE, "")
+    value = with_variables(spec, target).env.get(WORLD_SIZE, "")
     return int(value) if value.isdecimal() else None
 
 
@@ -104,7 +104,9 @@ def mask_request(request: Request, spec: Mapping[str, Any]) -> Request:
     """Return the request with the values that the job itself sets, and only the names of what it has of the shell."""
     if "environment" not in request:
         return request
-    own = spec["env"] | {key: request["environment"][key] for key in (WORLD_SIZE,) if key in request["environment"]}
+    own = spec["env"] | {
+        key: request["environment"][key] for key in (WORLD_SIZE, PROJECT) if key in request["environment"]
+    }
     names = sorted(set(request["environment"]) - set(own))
     return {key: value for key, value in request.items() if key != "environment"} | {
         "environment": own,

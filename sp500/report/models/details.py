@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from sp500 import formatting
 from sp500.formatting import fixed, percent
 from sp500.report.models.results import Group, ModelRow
+from sp500.report.plot_style import Figure
 from sp500.report.tables import Table, table
 from sp500.runs.details import Breakdown, Importance, Part, Score, Strategy
 
@@ -23,21 +24,28 @@ SURVIVORS = (
 )
 
 
-def list_tables(group: Group, importance: Mapping[str, Importance]) -> list[Table]:
-    """Return the tables of the group's best model, all models by what they earned, and importances."""
+def list_parts(group: Group, importance: Mapping[str, Importance]) -> list[Table | Figure]:
+    """Return tables and drawings of the group's best model, all models by what they earned, and importances."""
+    # matplotlib takes a second to load, which a terminal need not wait for.
+    from sp500.report.models import figures
+
     detailed = [(row, row["breakdown"]) for row in group.models if row["breakdown"]]
-    shown: list[Table | None] = [_compare_earnings(group, detailed)]
+    shown: list[Table | Figure | None] = [_compare_earnings(group, detailed)]
     trained = [(row, details) for row, details in detailed if row["best_epoch"] != 0]
     if trained:  # the naive forecast is the same for all tickers and dates
         row, details = trained[0]
+        scores = {score["ticker"]: score for score in details["tickers"]}
         shown += [
-            by_ticker(f"{row['name']} by ticker", {score["ticker"]: score for score in details["tickers"]}),
+            figures.tickers(row["name"], scores, group.name),
+            by_ticker(f"{row['name']} by ticker", scores),
+            figures.portfolios(row["name"], details, group.name),
             _list_portfolios(group, row["name"], details),
             _list_years(row["name"], details),
             _list_bins(row["name"], details),
         ]
-    runs = {row["run"]: row["name"] for row in group.models}
-    shown += [rank_parts(name, importance[run]) for run, name in runs.items() if run in importance]
+    runs = {row["run"]: row["name"] for row in group.models if row["run"] in importance}
+    for run, name in runs.items():
+        shown += [figures.importance(name, importance[run], run), rank_parts(name, importance[run])]
     return [part for part in shown if part is not None]
 
 

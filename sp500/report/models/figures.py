@@ -28,11 +28,12 @@ from sp500.report.plot_style import (
     draw_dots,
     render,
 )
+from sp500.runs.details import Breakdown, Importance, Score
 from sp500.runs.record import EpochMetrics
 
 PANELS, ACROSS = 15, 5
 ORDERS = 20
-"""From which largest over smallest loss on the axis is logarithmic."""
+"""From which largest over smallest loss the axis of a panel is logarithmic."""
 SQUARE, MOST_CLASSES = 0.34, 20
 """Inches of a square of a confusion matrix, and classes that still fit."""
 FEWEST_MONTHS = 3
@@ -57,7 +58,7 @@ def improvements(group: Group) -> Figure | None:
         f"Improvement over the best naive forecast ({over}) in {metric}, with 95% intervals for this test set: one "
         f"that crosses the line cannot be told apart from it.{_best_of(dots, rows)}"
     )
-    return draw_dots(f"improvements{group.name}", dots, caption, label=f"{metric} below that of the {over}, %")
+    return draw_dots(f"improvements-{group.name}", dots, caption, label=f"{metric} below that of the {over}, %")
 
 
 @apply_style()
@@ -70,31 +71,25 @@ def curves(group: Group, epochs: Mapping[str, Sequence[EpochMetrics]]) -> Figure
     down = -(-len(shown) // ACROSS)
     height = 0.3 + 1.75 * down
     chart = Canvas(figsize=(WIDE, height))
-    chart.subplots_adjust(0.05, 0.22 / height, 0.995, 1 - 0.72 / height, hspace=0.75, wspace=0.1)
-    panels = chart.subplots(down, ACROSS, sharey=True, squeeze=False).flatten()
+    chart.subplots_adjust(0.045, 0.22 / height, 0.995, 1 - 0.72 / height, hspace=0.75, wspace=0.32)
+    panels = chart.subplots(down, ACROSS, squeeze=False).flatten()
     relative = group.kind.from_prices
     for panel, row in zip(panels, shown, strict=False):
         (_relative if relative else _absolute)(panel, epochs[row["run"]], row)
-    losses = [epoch.train_loss for row in shown for epoch in epochs[row["run"]]]
-    orders = not relative and max(losses) > ORDERS * min(losses) > 0
-    if orders:
-        panels[0].set_yscale("log")
-        panels[0].yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        panels[0].yaxis.set_minor_formatter(NullFormatter())
     for panel in panels[len(shown) :]:
         panel.remove()
     before = "naive forecast" if relative else "untrained"
     labels = ("training", "validation", "best epoch", before)
     handles = list(zip(panels[0].get_lines(), labels, strict=False))  # a run of an earlier version has three
     chart.legend(*zip(*handles, strict=True), loc="upper left", ncols=len(labels), borderaxespad=0)
-    scale = ", in % above its value at the best epoch" if relative else " (logarithmic)" if orders else ""
+    scale = ", in % above its value at the best epoch" if relative else ""
     start = " Dashed: the naive forecast that training starts from. Where it was kept, curves are in % above epoch 1."
     caption = (
-        f"Loss per epoch{scale}; the test metrics come from the weights of the best epoch. Where validation rises "
-        "while training falls, a model may be overfitting."
+        f"Loss per epoch{scale}; each panel has its own scale. Where validation rises while training falls, a model "
+        "may be overfitting."
         f"{start if relative else ' Dashed: the untrained model.'}{_best_of(shown, rows)}"
     )
-    return render(chart, "curves" + group.name, caption)
+    return render(chart, f"curves-{group.name}", caption)
 
 
 @apply_style()
@@ -116,39 +111,105 @@ def measures(group: Group, epochs: Mapping[str, Sequence[EpochMetrics]]) -> Figu
         panel.set_title(name, loc="left", fontsize=9, color=INK)
         panel.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     caption = "Numbers of the task on the validation windows, per epoch; blue: the first model of the table."
-    return render(chart, "measures" + group.name, f"{caption}{_best_of(shown, group.models)}")
+    return render(chart, f"measures-{group.name}", f"{caption}{_best_of(shown, group.models)}")
 
 
 @apply_style()
 def growth(group: Group) -> Figure | None:
-    """Draw the growth of 1 over the test by trading the best model's forecasts, and by holding."""
-    best = next((row for row in group.models if row["growth"]), None)
-    if best is None or best["growth"] is None:
+    """Draw the growth of 1 over the test: every model thin, the best thick; below, its drawdown."""
+    traded = [(row["name"], lines) for row in group.models if (lines := row["growth"])]
+    if not traded or len(traded[0][1]["dates"]) < FEWEST_MONTHS:
         return None
-    lines, dates = best["growth"], np.array(best["growth"]["dates"], "datetime64[D]")
-    if len(dates) < FEWEST_MONTHS:
-        return None
-    height = 2.6
-    chart = Canvas(figsize=(WIDE, height))
-    chart.subplots_adjust(0.065, 0.24 / height, 0.995, 1 - 0.4 / height)
-    axes = chart.subplots()
-    axes.axhline(1, color=RULE, linewidth=0.8)
-    held = axes.plot(dates, lines["buy_and_hold"], color=GREY)
-    traded = axes.plot(dates, lines["model"], color=BLUE)
-    chart.legend([*traded, *held], (best["name"], formatting.BUY_AND_HOLD), loc="upper left", ncols=2, borderaxespad=0)
-    axes.set_xlim(dates[0], dates[-1])
-    axes.set_ylabel("value of 1 invested")
+    (name, best), *others = traded
+    chart, (axes, below) = _stack()
+    for _, lines in reversed(others[: PANELS - 1]):
+        axes.plot(_dates(lines), lines["model"], color=BLUE, linewidth=0.7, alpha=0.4)
+    model = axes.plot(_dates(best), best["model"], color=BLUE, linewidth=2.6)
+    held = axes.plot(_dates(best), best["buy_and_hold"], color=INK, linewidth=1, linestyle="--")  # seen over the model
+    for curve, color in ((best["buy_and_hold"], GREY), (best["model"], BLUE)):
+        below.fill_between(_dates(best), 100 * _drawdown(curve), color=color, alpha=0.35, linewidth=0)
+    chart.legend([*model, *held], (name, formatting.BUY_AND_HOLD), loc="upper left", ncols=2, borderaxespad=0)
     cost = formatting.setting(float(group.newest.config.get("eval", {}).get("cost_bps", 0.0)))
     caption = (
-        f"Growth of 1 invested at the start of the test, by trading the forecasts of {best['name']} (long where it "
-        f"says up, short where down), after costs of {cost} bp, next to {formatting.BUY_AND_HOLD}. One point a month."
+        f"Value of 1 invested at the start of the test by the sign of the forecasts, after costs of {cost} bp; below, "
+        f"the fall from the highest month before. One point a month. Thick: {name}"
     )
-    if len(group.models) > 1:
-        which = "" if best is group.models[0] else " whose run has this curve"
-        caption += f" It is the best model of the table{which}: chosen on this test, which flatters it."
-    if lines["model"] == lines["buy_and_hold"]:
-        caption += " The two are the same: it says up on every day."
-    return render(chart, "growth" + group.name, caption)
+    chosen = f", thin: {formatting.some(len(others), 'other')}" if others else ""
+    caption += f"{chosen}: the best on this test, which flatters it." if len(group.models) > 1 else "."
+    if best["model"] == best["buy_and_hold"]:
+        caption += " It says up on every day, so it is buy-and-hold."
+    return render(chart, f"growth-{group.name}", caption)
+
+
+@apply_style()
+def portfolios(name: str, details: Breakdown, salt: str) -> Figure | None:
+    """Draw the value of the portfolios by the size of the forecasts, and the drawdown of long-short."""
+    rules = {strategy["name"]: strategy for strategy in details["strategies"]}
+    if not details["groups"] or len(details["months"]) < FEWEST_MONTHS:
+        return None
+    chart, (axes, below) = _stack()
+    dates = np.array(details["months"], "datetime64[D]")
+    groups = [f"group {number}" for number in range(1, details["groups"] + 1)]
+    for place, key in enumerate(groups):
+        share = place / max(len(groups) - 1, 1)
+        axes.plot(dates, rules[key]["curve"], color=BLUE, alpha=0.25 + 0.75 * share, linewidth=0.8 + share, label=key)
+    if spread := rules.get("long_short"):
+        axes.plot(dates, spread["curve"], color=ORANGE, label="long-short")
+        below.fill_between(dates, [-100 * abs(fall) for fall in spread["drawdown"]], color=ORANGE, alpha=0.35)
+    chart.legend(loc="upper left", ncols=7, borderaxespad=0)
+    caption = (
+        f"Value of 1 in the tickers of each group by {name}'s forecasts (group 1: the lowest), after costs; below, the "
+        "fall of long-short from its highest value before."
+    )
+    return render(chart, f"portfolios-{salt}", caption)
+
+
+def importance(name: str, parts: Importance, salt: str) -> Figure:
+    """Draw the increase of the loss when a feature is shuffled, with its interval."""
+    ranked = sorted(parts["features"], key=lambda part: -part["increase"])[:PANELS]
+    dots = [
+        Dot(part["name"], part["share"], formatting.bounds(part), formatting.NOTHING)
+        for part in ranked
+        if part["share"] is not None
+    ]
+    return draw_dots(f"importance-{salt}", dots, f"What {name} uses: increase of the loss when a feature is shuffled.")
+
+
+def tickers(name: str, scores: Mapping[str, Score], salt: str) -> Figure | None:
+    """Draw the improvement over the naive forecast of every ticker with its interval, largest first."""
+    dots = [
+        Dot(ticker, value, formatting.bounds(gain), against_naive(gain))
+        for ticker, score in scores.items()
+        if (value := (gain := score["improvement"])["value"]) is not None
+    ]
+    if len(dots) < 2:
+        return None
+    dots.sort(key=lambda dot: -dot.value)
+    shown = dots if len(dots) <= DOTS else [*dots[: DOTS // 2], *dots[-DOTS // 2 :]]
+    caption = f"{name} by ticker: improvement over the naive forecast, with 95% intervals; one in 40 is better by luck."
+    return draw_dots(f"tickers-{salt}", shown, caption)
+
+
+def _stack() -> tuple[Canvas, tuple[Axes, Axes]]:
+    """Return a chart of values, and beneath it one of drawdowns in percent."""
+    chart = Canvas(figsize=(WIDE, 3.6))
+    chart.subplots_adjust(0.055, 0.24 / 3.6, 0.995, 1 - 0.4 / 3.6, hspace=0.12)
+    axes, below = chart.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    axes.axhline(1, color=RULE, linewidth=0.8)
+    axes.set_ylabel("value of 1")
+    axes.tick_params(labelbottom=False)
+    below.set_ylabel("drawdown, %")
+    below.margins(x=0)
+    return chart, (axes, below)
+
+
+def _dates(lines: Mapping[str, Any]) -> Any:
+    return np.array(lines["dates"], "datetime64[D]")
+
+
+def _drawdown(curve: Sequence[float]) -> Any:
+    values = np.array(curve, float)
+    return values / np.maximum.accumulate(values) - 1
 
 
 @apply_style()
@@ -181,7 +242,7 @@ def confusion(group: Group) -> Figure | None:
         f"Confusion matrix of {best['name']} on the test: windows of each class by the predicted class. Off the "
         "diagonal are its errors."
     )
-    return render(chart, "confusion" + group.name, caption)
+    return render(chart, f"confusion-{group.name}", caption)
 
 
 def _best_of(shown: Sequence[Any], rows: Sequence[Any]) -> str:
@@ -197,6 +258,13 @@ def _absolute(axes: Axes, epochs: Sequence[EpochMetrics], row: ModelRow) -> None
     axes.plot([epoch for epoch, _ in best], [loss for _, loss in best], "o", color=BLUE, markersize=5)
     if row["untrained_loss"] is not None:
         axes.axhline(row["untrained_loss"], color=ORANGE, linewidth=1, linestyle="--")
+    losses = [point.train_loss for point in epochs]
+    if max(losses) > ORDERS * min(losses) > 0:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    else:
+        axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
     _title(axes, epochs, row)
 
 

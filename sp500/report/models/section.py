@@ -31,7 +31,7 @@ class ModelSection(Section):
             (
                 scores.comparison(group, runs.costs.cells),
                 scores.rivals(group),
-                *details.list_tables(group, runs.importance),
+                *details.list_parts(group, runs.importance),
                 figures.improvements(group),
                 figures.curves(group, runs.epochs),
                 figures.measures(group, runs.epochs),

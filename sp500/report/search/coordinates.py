@@ -51,7 +51,7 @@ def coordinates(search: Search) -> Figure | None:
     every = len(list_varied(trials))
     if len(settings) < every:
         caption += f" {len(settings)} of {every} settings that varied."
-    return render(chart, "coordinates", caption)
+    return render(chart, f"coordinates-{search.name}", caption)
 
 
 def _lines(axes: Axes, trials: Sequence[Trial], settings: Sequence[Setting], top: float) -> None:

@@ -71,7 +71,7 @@ def history(search: Search) -> Figure | None:
     axes.legend(legend.values(), legend, loc="lower left", bbox_to_anchor=(-0.01, 1), ncols=4, borderaxespad=0.2)
     caption = _describe(search, sides, losses, top) + (NAIVE if search.relative else "")
     caption += f" Validation loss: {search.loss_definition}" if search.loss_definition and not search.measure else ""
-    return render(chart, "history", caption)
+    return render(chart, f"history-{search.name}", caption)
 
 
 def importance(search: Search) -> Figure | None:
@@ -88,7 +88,7 @@ def importance(search: Search) -> Figure | None:
         f"Importance: how much of the variation of the {search.loss_name} over {len(finished):,} trials each "
         "setting explains (Optuna's fANOVA), in shares of what all explain."
     )
-    return draw_bars("importance", bars, caption)
+    return draw_bars(f"settings-{search.name}", bars, caption)
 
 
 def _trials(axes: Axes, side: Side, places: dict[str, float], top: float) -> None:

@@ -67,6 +67,11 @@ class Search:
     """The last run of each earlier search, newest first."""
 
     @property
+    def name(self) -> str:
+        """The name of its run, for the names of figures."""
+        return self.record.name if self.record else ""
+
+    @property
     def loss(self) -> str:
         """The number that trials are compared by."""
         return "validation loss / naive" if self.relative else self.loss_name
@@ -177,6 +182,12 @@ def newest(records: Sequence[RunRecord], trials: Mapping[str, Sequence[TrialResu
     shown = _choose_side(sides, record)
     weights = importance(list(shown.trials.values()) if shown else [])
     return Search(numbers, sides, shown, record, weights, relative, _list_earlier(records))
+
+
+def find(records: Sequence[RunRecord], trials: Mapping[str, Sequence[TrialResult]], name: str) -> Search:
+    """Return the search that a run of this name is part of."""
+    key = next(record.search["key"] for record in records if record.name == name and record.search)
+    return newest([record for record in records if record.search and record.search["key"] == key], trials)
 
 
 def name_measure(record: RunRecord) -> tuple[str, int]:

@@ -6,10 +6,12 @@ from typing import Any
 
 from sp500.report import costs
 from sp500.report.costs import Costs
-from sp500.report.search import arms, figures, samplers, tables, verdicts
+from sp500.report.search import arms, figures, results, samplers, tables, verdicts
 from sp500.report.search.results import Search, newest
-from sp500.report.section import Runs, Section
+from sp500.report.section import Folded, Runs, Section
 from sp500.report.tables import list_earlier
+
+NOUNS = ("search", "searches")
 
 
 class SearchSection(Section):
@@ -31,19 +33,33 @@ class SearchSection(Section):
         return [*verdicts.sentences(found), *samplers.verdicts(runs.records)]
 
     def parts(self, found: Search, runs: Runs) -> tuple[Any, ...]:
-        """Return tables of the arms, figures and tables of the trials, and the samplers."""
-        return (*_newest(found, runs.costs), *samplers.methods(runs.records))
+        """Return tables of the arms, figures and tables of the trials, and the samplers.
+
+        Of runs that the user chose every earlier search follows, folded.
+        """
+        shown = _detail(found, runs.costs)
+        if not runs.chosen:
+            others: tuple[Any, ...] = tuple(
+                list_earlier(found.record.name, found.earlier, NOUNS) if found.record else ()
+            )
+        else:
+            searches = [results.find(runs.records, runs.trials, name) for name in found.earlier]
+            others = tuple(
+                Folded(search.record.name, (*verdicts.sentences(search), *_detail(search, runs.costs)))
+                for search in searches
+                if search.record
+            )
+        return (*shown, *others, *samplers.methods(runs.records))
 
     def numbers(self, found: Search, runs: Runs) -> dict[str, Any]:
         """Return how its arms compare."""
         return {"search": found.numbers}
 
 
-def _newest(search: Search, paid: Costs) -> tuple[Any, ...]:
+def _detail(search: Search, paid: Costs) -> tuple[Any, ...]:
     if search.record is None:
         return ()
     priced = costs.search_table(paid, {side.name: side.record for side in search.sides})
     breaks = arms.break_even_table(search.compared)
     shown = (arms.arms_table(search.compared, search.arm_names), *[extra for extra in (breaks, priced) if extra])
-    earlier = list_earlier(search.record.name, search.earlier, ("search", "searches"))
-    return (*earlier, *shown, *figures.figures(search), *tables.tables(search))
+    return (*shown, *figures.figures(search), *tables.tables(search))
