@@ -105,11 +105,11 @@ def write(
 
 def write_runs(runs: Runs, out: Path, *, slides: bool = False) -> Report:
     """Write the report of these runs into the folder `out`; `slides`: five pages for a projector too."""
-    report, html = compose(runs, out)
+    report = compose(runs, out)
     out.mkdir(parents=True, exist_ok=True)
     write_atomic(out / "report.json", json.dumps(report.numbers, indent=1, allow_nan=False) + "\n")
     write_atomic(out / "report.md", CONTROL.sub("", _markdown(runs.records, report.screen, report.sections)))
-    write_atomic(report.path, html)
+    write_atomic(report.path, draw(runs, report))
     parts = [part for section in report.sections for part in flatten((section.chart, *section.parts))]
     drawn = [part for part in parts if isinstance(part, Figure)]
     charts = [item.chart for item in report.screen.answers if item.chart]
@@ -119,8 +119,8 @@ def write_runs(runs: Runs, out: Path, *, slides: bool = False) -> Report:
     return report
 
 
-def compose(runs: Runs, out: Path) -> tuple[Report, str]:
-    """Return the report of these runs and its page, without writing anything."""
+def compose(runs: Runs, out: Path) -> Report:
+    """Return the report of these runs, without writing anything."""
     numbers, verdicts, shown = dict[str, object](), dict[str, list[str]](), []
     found = {section.name: section.collect(runs) for section in SECTIONS}
     screen = build.build(_collect_facts(found, runs), _source_flags(runs.records))
@@ -132,8 +132,16 @@ def compose(runs: Runs, out: Path) -> tuple[Report, str]:
             verdicts[section.name] = sentences
         if parts := (*sentences, *section.parts(part, runs)):
             shown.append(_arrange(section, section.lead(part, runs), parts))
-    report = Report(out / "index.html", numbers, screen, verdicts, shown)
-    return report, CONTROL.sub("", _html(runs.records, screen, shown))
+    return Report(out / "index.html", numbers, screen, verdicts, shown)
+
+
+def draw(runs: Runs, report: Report, live: Sequence[Any] | None = None) -> str:
+    """Return the page of a report; `live`: what goes on meanwhile."""
+    template = _environment().get_template("page.html.jinja")
+    html = template.render(
+        span=_span(runs.records), screen=report.screen, sections=report.sections, words=WORDS, live=live
+    )
+    return CONTROL.sub("", html)
 
 
 def flatten(parts: Sequence[Any]) -> list[Any]:
@@ -189,11 +197,6 @@ def _slides(screen: Screen) -> str:
     place = sum(item.question in (FITS, FASTER) for [item] in pages)
     pages[place:place] = [rest] if rest else []
     return _environment().get_template("slides.html.jinja").render(screen=screen, pages=pages)
-
-
-def _html(records: Sequence[RunRecord], screen: Screen, sections: Sequence[Shown]) -> str:
-    template = _environment().get_template("page.html.jinja")
-    return template.render(span=_span(records), screen=screen, sections=sections, words=WORDS)
 
 
 def _environment() -> jinja2.Environment:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+
+from pydantic import Field
 
 from sp500.commands import rate_table
 from sp500.console.entry import Answer, Flags, run_script
 from sp500.errors import ConfigError, DiskError
+from sp500.runs.cost import RateTable
 from sp500.runs.store import REPORT, RunStore
 
 
@@ -24,6 +29,10 @@ class Compare(Flags):
     """Folder of the report. Default: `report` inside the folder of runs."""
     rates: Path | None = None
     """Table of rates. Default: cluster/rates.yaml if it exists."""
+    watch: bool = False
+    """Show the report in a browser on this machine and renew it while runs go on. Writes nothing."""
+    port: int = Field(0, ge=0, le=65535)
+    """Port of --watch. Default: a free one."""
     slides: bool = False
     """Also write slides.html: five pages that a browser prints to PDF."""
 
@@ -36,6 +45,8 @@ def act(config: Compare) -> Answer:
     if not config.runs_dir.is_dir():
         raise ConfigError(f"--runs-dir {config.runs_dir}: no such folder")
     rates = rate_table.read(config.rates)
+    if config.watch and not config.dry_run:
+        return _watch(config, rates)
     runs = read_runs(RunStore(config.runs_dir), rates, names=config.runs, project=config.project)
     out = config.out or config.runs_dir / REPORT
     if config.dry_run:
@@ -49,6 +60,23 @@ def act(config: Compare) -> Answer:
     except OSError as error:
         raise ConfigError(f"--out {out}: cannot be written ({error.strerror})") from error
     return Answer(report.numbers, page.summary(report))
+
+
+def _watch(config: Compare, rates: RateTable | None) -> Answer:
+    """Serve the page until the user ends it."""
+    from sp500.live.server import LiveServer
+    from sp500.report.live import LivePage
+
+    page = LivePage(RunStore(config.runs_dir), rates, names=config.runs, project=config.project)
+    try:
+        server = LiveServer(page, config.port)
+    except OSError as error:
+        raise ConfigError(f"--port {config.port}: cannot be used ({error.strerror})") from error
+    server.renew()  # a fault in the flags ends the command, not a request
+    print(f"live report: {server.url} (Ctrl-C ends it)", file=sys.stderr, flush=True)
+    with server, suppress(KeyboardInterrupt):
+        server.serve_forever()
+    return Answer({"url": server.url}, "ended")
 
 
 def main(argv: Sequence[str], prog: str = "sp500 compare") -> int:
