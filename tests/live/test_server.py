@@ -33,7 +33,7 @@ def ask(server: LiveServer, request: str) -> tuple[int, http.client.HTTPMessage,
     """Status, headers and body of the answer to raw bytes."""
     with socket.create_connection(server.server_address[:2], timeout=30) as connection:
         connection.sendall(request.encode())
-        answer = http.client.HTTPResponse(connection, method=request.split()[0])
+        answer = http.client.HTTPResponse(connection, method=request.split(maxsplit=1)[0])
         answer.begin()
         return answer.status, answer.headers, answer.read().decode()
 
