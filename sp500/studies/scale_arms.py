@@ -107,8 +107,7 @@ def on_ray(
         with PeakMemory(interval_seconds=0.5, roots=raylets) if raylets else nullcontext() as peak:
             shards, dataset = store_shards(ready, config, root, skip_bad, tasks=config.num_workers)
             task, spread = catalog.task(config), nodes >= config.num_workers
-            cost = count_cost(task, config, dataset)
-            dataset = replace(dataset, card=try_cuts(task, dataset, config, cost, gpu=gpu))
+            dataset = try_cuts(task, dataset, config, count_cost(task, config, dataset), gpu=gpu)
             result = train.fit_on_ray(task, dataset, config, run, shards, spread=spread)
         have = preflight.resources()
     record = _judge(config, run, dataset, result, arm="ray", started=started, cluster=have)

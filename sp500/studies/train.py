@@ -65,11 +65,11 @@ def train(
         cost = count_cost(task, config, dataset)
         warn_disk_use(cost, config, dataset, run)
         with _trainer(task, config, run, on_epoch, ray, measure_speed=cost is not None) as (fit_one, resources, gpu):
-            card = try_cuts(task, dataset, config, cost, gpu=gpu)
+            noted = try_cuts(task, dataset, config, cost, gpu=gpu)
             result, refitted, fitted = refit.fit_with(fit_one, task, config, dataset, folder=run.path)
             others = _train_seeds(fit_one, task, config, dataset, folder=run.path, seeds=seeds)
             cluster = resources()
-    record = run_record(config, run, dataset, result, experiment=experiment, arm=arm, started=started, cluster=cluster)
+    record = run_record(config, run, noted, result, experiment=experiment, arm=arm, started=started, cluster=cluster)
     model = recipe.write(run.path, task, config, fitted)
     # Alone, this process prepared the data too; on Ray the driver does, and the record counts the workers.
     largest = result.peak_worker_bytes if config.num_workers else peak.bytes
@@ -77,7 +77,7 @@ def train(
     _add_sample(task, model, dataset, metrics, run)
     own: SeedRow = {"seed": config.train.seed, "best_epoch": result.best_epoch, "test": metrics["test"]}
     facts: dict[str, object] = {"metrics": metrics, "peak_memory_bytes": largest, "refit": refitted}
-    facts |= {"data": card, "breakdown": _break_down(task, result, dataset, metrics["test"])}
+    facts |= {"breakdown": _break_down(task, result, dataset, metrics["test"])}
     facts |= {"throughput": describe(cost, result, config), "seeds": [own, *others] if others else None}
     return record.model_copy(update=facts)
 

@@ -22,7 +22,6 @@ from sp500.data.samples import seeded
 from sp500.data.windows import Dataset
 from sp500.models import catalog, dropout
 from sp500.models.batch_norm import BATCH_NORM
-from sp500.runs.results import DataCard
 from sp500.seeding import derive
 from sp500.training import evaluation
 from sp500.training.optimizer import Optimizers
@@ -48,21 +47,21 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: ROUNDING}
 """Of two answers, in units of the largest."""
 
 
-def try_cuts(task: Task, dataset: Dataset, config: RunConfig, cost: ModelCost | None, *, gpu: bool) -> DataCard:
-    """Return the dataset's card with a note on what the numbers depend on; as it is for a training that cuts no batch.
+def try_cuts(task: Task, dataset: Dataset, config: RunConfig, cost: ModelCost | None, *, gpu: bool) -> Dataset:
+    """Return the dataset with a note on what the numbers depend on; as it is for a training that cuts no batch.
 
     `cost`: of the model, if known; `gpu`: whether it trains on GPUs, where workers share the statistics of batch
     normalisation.
     """
     if not (config.num_workers > 1 or config.train.micro_batch) or catalog.is_estimator(config.model, dataset):
-        return dataset.card
+        return dataset
     sentence = UNTRIED
     if cost is None or (cost.parameters <= LARGEST and cost.flops_per_window <= LONGEST):
         with seeded(derive(config.train.seed, "cuts")):
             sentence = _try(task, dataset, config, synchronized=gpu and not config.train.micro_batch)
     if sentence != SAME:
         log.warning("%s", sentence)
-    return {**dataset.card, "notes": [*dataset.card.get("notes", []), sentence]}
+    return replace(dataset, card={**dataset.card, "notes": [*dataset.card.get("notes", []), sentence]})
 
 
 def _try(task: Task, dataset: Dataset, config: RunConfig, *, synchronized: bool) -> str:

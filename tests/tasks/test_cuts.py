@@ -176,7 +176,7 @@ CASES: dict[str, tuple[type[Own], Callable[[], nn.Module], str]] = {
 
 
 def note(task: Synthetic, config: RunConfig, cost: ModelCost | None = None, *, gpu: bool = False) -> list[str]:
-    return try_cuts(task, task.prepare(config), config, cost, gpu=gpu)["notes"]
+    return try_cuts(task, task.prepare(config), config, cost, gpu=gpu).card["notes"]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -206,7 +206,7 @@ def draws() -> list[float]:
 def test_built_in_models_give_the_same_numbers(kind: str) -> None:
     config = RunConfig.model_validate({"task": "returns", "model": {"kind": kind, "dropout": 0.2}, "num_workers": 3})
     task = catalog.task(config)
-    assert try_cuts(task, task.prepare(config), config, None, gpu=False)["notes"][-1] == SAME
+    assert try_cuts(task, task.prepare(config), config, None, gpu=False).card["notes"][-1] == SAME
 
 
 def test_only_cut_batches_of_small_models_are_tried_and_gpus_share_statistics() -> None:
