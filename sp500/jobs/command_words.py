@@ -113,7 +113,7 @@ def find_program_files(spec: JobSpec) -> list[Path] | None:
     named = [value for flag, value in options if flag in PROGRAM_FILES]
     names = [_script(spec.argv[0], list(spec.argv[1:])), *scripts, *named]
     paths = {Path(os.path.normpath(name)) for name in names if name}
-    return sorted(path for path in paths if path.parts[:1] not in {("/",), ("..",), ("~",)})
+    return sorted(path for path in paths if path.parts[:1] not in {("/",), ("~",)})
 
 
 def _options(spec: JobSpec) -> list[tuple[str, str]]:

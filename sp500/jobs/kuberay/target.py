@@ -158,7 +158,7 @@ def check(spec: JobSpec, cluster: Document) -> bytes:
 
     for word, path in command_words.find_local_paths(spec):
         if not has(path):
-            if files is not None and path.is_file() and path.parts[0] not in {"/", ".."}:
+            if files is not None and path.is_file() and not path.is_absolute():
                 raise ConfigError(
                     f"{word}: this is on this machine, and does not go with the job. Add it to the command's --file, "
                     "with the others of its program"
@@ -182,6 +182,8 @@ def pack_files(paths: Sequence[Path]) -> bytes:
             f"{path}: looks like credentials, and everybody who reads the namespace would see it. Leave it out, and "
             "name a Secret by --secrets NAME=SECRET/KEY"
         )
+    if above := [path for path in paths if path.parts[:1] == ("..",)]:
+        raise ConfigError(f"{above[0]}: is not in this folder, whose files go with the job: change to one above")
     buffer = io.BytesIO()
     try:
         sizes = {path: path.stat().st_size for path in paths}
