@@ -29,12 +29,10 @@ from sp500.runs.results import DataCard, ShardFacts
 from sp500.runs.store import Run
 from sp500.studies.train import judge, run_record
 from sp500.tasks import catalog
-from sp500.tasks.cuts import try_cuts
 from sp500.training import checkpoint
 from sp500.training.fitting import fit_model
 from sp500.training.loop import FitResult
 from sp500.training.step import DTYPES
-from sp500.training.throughput import count_cost
 from sp500.training.worker import SoloWorker, device
 
 if TYPE_CHECKING:
@@ -99,16 +97,16 @@ def on_ray(
     ready = prepare(config)
     with ray.connect() as raylets:
         # Before tasks write shards, which may take minutes; the storage on all nodes, also those that had to come.
-        gpu = preflight.use_gpu(config.train.device, config.num_workers)
-        preflight.worker_share(config.num_workers, gpu=gpu, readers=True)
+        preflight.worker_share(
+            config.num_workers, gpu=preflight.use_gpu(config.train.device, config.num_workers), readers=True
+        )
         if not nodes:  # those of one machine share its folders; each would start a process to say so
             preflight.check_shared_storage(run.path)
         run.write_cluster(preflight.resources(), nodes)
         with PeakMemory(interval_seconds=0.5, roots=raylets) if raylets else nullcontext() as peak:
             shards, dataset = store_shards(ready, config, root, skip_bad, tasks=config.num_workers)
-            task, spread = catalog.task(config), nodes >= config.num_workers
-            dataset = try_cuts(task, dataset, config, count_cost(task, config, dataset), gpu=gpu)
-            result = train.fit_on_ray(task, dataset, config, run, shards, spread=spread)
+            spread = nodes >= config.num_workers
+            result = train.fit_on_ray(catalog.task(config), dataset, config, run, shards, spread=spread)
         have = preflight.resources()
     record = _judge(config, run, dataset, result, arm="ray", started=started, cluster=have)
     largest = peak.bytes if peak else record.peak_memory_bytes

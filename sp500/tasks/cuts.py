@@ -56,7 +56,9 @@ def try_cuts(task: Task, dataset: Dataset, config: RunConfig, cost: ModelCost | 
     if not (config.num_workers > 1 or config.train.micro_batch) or catalog.is_estimator(config.model, dataset):
         return dataset
     sentence = UNTRIED
-    if cost is None or (cost.parameters <= LARGEST and cost.flops_per_window <= LONGEST):
+    if config.train.per_worker_batch and config.num_workers > 1:
+        sentence = DEPENDS.format("train.per_worker_batch")
+    elif cost is None or (cost.parameters <= LARGEST and cost.flops_per_window <= LONGEST):
         with seeded(derive(config.train.seed, "cuts")):
             sentence = _try(task, dataset, config, synchronized=gpu and not config.train.micro_batch)
     if sentence != SAME:

@@ -217,6 +217,7 @@ def test_only_cut_batches_of_small_models_are_tried_and_gpus_share_statistics() 
         (settings(**cut), False, [DEPENDS.format("layer layers.0")]),
         (settings(**cut), True, [DEPENDS.format("layer layers.0")]),
         (settings(), True, [SAME]),
+        (settings(train={"per_worker_batch": True}), True, [DEPENDS.format("train.per_worker_batch")]),
     ):
         assert note(Own(config, make=make), config, gpu=gpu) == expected
     large = ModelCost(10**9, 0, 1e6, "windows", 1)
