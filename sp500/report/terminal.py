@@ -133,9 +133,11 @@ def _loss(search: SearchSummary) -> str:
 
 
 def _program(found: ProgramSummary) -> Iterator[str]:
-    samples = "" if found["samples"] is None else f", {found['samples']:,} samples"
-    value = f"{found['metric']} {found['value']:.6g}" if found["value"] is not None else f"printed no {found['metric']}"
-    yield f"{value} at epoch {found['epochs']}{samples}; peak {size(max(found['memory_bytes']))} per process tree"
+    value = f"printed no {found['metric']}"
+    if found["value"] is not None:
+        samples = "" if found["samples"] is None else f", {found['samples']:,} samples"
+        value = f"{found['metric']} {found['value']:.6g} at epoch {found['epochs']}{samples}"
+    yield f"{value}; peak {size(max(found['memory_bytes']))} per process tree"
 
 
 def _scale(record: RunRecord) -> Iterator[str]:

@@ -33,7 +33,7 @@ def raycluster(tree) -> Document:
 
 @functools.cache
 def built(tree, job) -> bytes:
-    return pickle.dumps(build_documents(JobSpec(**JOBS[job]), raycluster(tree)))
+    return pickle.dumps(build_documents(JobSpec(**JOBS[job]), raycluster(tree), b"zip" if job == "program" else b""))
 
 
 def rendered_job(tree, job) -> tuple[Document, list[Document]]:
