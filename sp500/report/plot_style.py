@@ -210,7 +210,7 @@ def draw_dots(
                 axes.plot([edge], [place], arrow, transform=across, color=color, markersize=6, clip_on=False)
         if low <= dot.value <= high:
             axes.plot([100 * dot.value], [place], dot.mark, color=color, markersize=6)
-        axes.text(1.02, place, text, transform=across, va="center", color=color)
+        axes.text(1.03, place, text, transform=across, va="center", color=color)
     axes.axvline(0, color=INK, linewidth=0.8)
     axes.set(xlabel=label) if label else axes.set(xticks=[])
     return render(chart, name, caption)
@@ -219,7 +219,9 @@ def draw_dots(
 def _limit(dots: Sequence[Dot]) -> tuple[float, float]:
     """Return the ends of the axis: all of the intervals, unless some reach far beyond the middle one."""
     reaches = [max(map(abs, (dot.value, *(dot.ends or ())))) for dot in dots]
-    most = FAR * median(reaches) or 1e-4
+    # What is better is never clipped, since it is what the reader looks for.
+    winners = [reach for reach, dot in zip(reaches, dots, strict=True) if dot.word == "better"]
+    most = max(FAR * median(reaches), *winners, 1e-4)
     every = [0.0, *(end for dot in dots for end in (dot.value, *(dot.ends or ())))]
     low, high = max(min(every), -most), min(max(every), most)
     room = 0.04 * (high - low) or 1e-4

@@ -50,6 +50,12 @@ def test_job_of_three_workers_trains_on_three(workers, model, alone, in_job):
     assert workers(model, size="3") == in_job
 
 
+def test_experiment_of_a_job_has_its_project_unless_a_flag_says_another(monkeypatch):
+    monkeypatch.setenv("SP500_PROJECT", "fx")
+    assert entry.parse(train.Train, ()).io.project == "fx"
+    assert entry.parse(train.Train, ("--io.project", "own")).io.project == "own"
+
+
 def test_flag_and_settings_go_over_the_jobs_workers(workers, tmp_path):
     assert workers(train.Train, "--num-workers", "0", size="3") == 0
     assert workers(scale.Scale, "--num-workers", "1", "2", size="3") == (1, 2)

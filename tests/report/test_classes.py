@@ -43,7 +43,7 @@ def test_losses_over_orders_of_magnitude_are_on_a_logarithmic_axis(last, logarit
     ]
     found = figures.curves(group(), {"a": epochs})
     assert found is not None
-    assert ("(logarithmic)" in found.caption) == logarithmic
+    assert ("logarithmic" in found.caption) == logarithmic
 
 
 def test_measures_of_a_task_are_drawn_per_epoch() -> None:

@@ -83,10 +83,12 @@ def curves(group: Group, epochs: Mapping[str, Sequence[EpochMetrics]]) -> Figure
     handles = list(zip(panels[0].get_lines(), labels, strict=False))  # a run of an earlier version has three
     chart.legend(*zip(*handles, strict=True), loc="upper left", ncols=len(labels), borderaxespad=0)
     scale = ", in % above its value at the best epoch" if relative else ""
+    logs = any(panel.get_yscale() == "log" for panel in panels[: len(shown)])
+    wide = f", logarithmic where losses span {ORDERS} times" if logs else ""
     start = " Dashed: the naive forecast that training starts from. Where it was kept, curves are in % above epoch 1."
     caption = (
-        f"Loss per epoch{scale}; each panel has its own scale. Where validation rises while training falls, a model "
-        "may be overfitting."
+        f"Loss per epoch{scale}; each panel has its own scale{wide}. Where validation rises while training "
+        "falls, a model may be overfitting."
         f"{start if relative else ' Dashed: the untrained model.'}{_best_of(shown, rows)}"
     )
     return render(chart, f"curves-{group.name}", caption)

@@ -37,19 +37,15 @@ class SearchSection(Section):
 
         Of runs that the user chose every earlier search follows, folded.
         """
-        shown = _detail(found, runs.costs)
+        methods = samplers.methods(runs.records)
         if not runs.chosen:
-            others: tuple[Any, ...] = tuple(
-                list_earlier(found.record.name, found.earlier, NOUNS) if found.record else ()
-            )
-        else:
-            searches = [results.find(runs.records, runs.trials, name) for name in found.earlier]
-            others = tuple(
-                Folded(search.record.name, (*verdicts.sentences(search), *_detail(search, runs.costs)))
-                for search in searches
-                if search.record
-            )
-        return (*shown, *others, *samplers.methods(runs.records))
+            earlier = list_earlier(found.record.name, found.earlier, NOUNS) if found.record else []
+            return (*earlier, *_detail(found, runs.costs), *methods)
+        searches = [results.find(runs.records, runs.trials, name) for name in found.earlier]
+        folded = [
+            Folded(search.name, (*verdicts.sentences(search), *_detail(search, runs.costs))) for search in searches
+        ]
+        return (*_detail(found, runs.costs), *folded, *methods)
 
     def numbers(self, found: Search, runs: Runs) -> dict[str, Any]:
         """Return how its arms compare."""
