@@ -169,10 +169,7 @@ def test_only_programs_read_the_command_line():
 
 def test_only_one_module_counts_cores_so_that_limits_of_a_container_hold_everywhere():
     counting = re.compile(r"\b(?:cpu_count|sched_getaffinity)\b")
-    assert [str(path.relative_to(ROOT)) for path in SOURCES if counting.search(path.read_text())] == [
-        "sp500/machine/cores.py",
-        "sp500/runs/arm_timing.py",  # which cores others keep busy, not how many there are
-    ]
+    assert [name(path) for path in SOURCES if counting.search(path.read_text())] == ["sp500/machine/cores.py"]
 
 
 PRIVATE = re.compile(r"\b(?:ray|torch)(?:\.[a-z_]+)*\._[a-z]\w*|dashboard_sdk|inspect\.unwrap\(torch")
@@ -199,3 +196,34 @@ def test_broad_excepts_are_few_and_each_says_why():
     }
     assert len(lines) <= 10, lines
     assert [place for place, line in lines.items() if "#" not in line] == []
+
+
+# Pods run Linux, whatever this machine is; and folders of a system are none of a project's.
+OF_PODS = {"sp500/jobs/cluster/transfer_pod.py", "sp500/jobs/command_words.py"}
+OF_SYSTEMS = re.compile(
+    r"fcntl|prctl|prlimit|RLIMIT_\w+|\w*cgroup\w*|CGROUP|sched_getaffinity|sys\.platform|/proc\b.*|/sys/fs.*"
+)
+
+
+def names_of_systems(path: Path) -> list[str]:
+    """What a file names of an operating system, in its code and not in its docstrings."""
+    tree = parsed(path)
+    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    named = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
+            named.append(node.value)
+        elif isinstance(node, ast.Attribute):
+            named += [node.attr, ast.unparse(node)]
+        elif isinstance(node, ast.Name | ast.arg | ast.alias):
+            named.append(getattr(node, "id", None) or getattr(node, "arg", None) or node.name)
+    return [name for name in named if OF_SYSTEMS.fullmatch(name)]
+
+
+def test_only_the_package_of_the_machine_names_what_one_system_has():
+    files = [path for path in [*SOURCES, *ROOT.glob("scripts/*.py")] if path.parent != ROOT / "sp500/machine"]
+    named = {name(path): names_of_systems(path) for path in files if name(path) not in OF_PODS | {"scripts/locks.py"}}
+    assert {path: names for path, names in named.items() if names} == {}
+    assert {"/proc/driver/nvidia/gpus", "/sys/fs/cgroup", "sys.platform"} <= {
+        found for path in ROOT.glob("sp500/machine/*.py") for found in names_of_systems(path)
+    }

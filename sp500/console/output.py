@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import signal
 import sys
 from collections.abc import Callable, MutableMapping
@@ -14,6 +13,7 @@ from types import FrameType
 from sp500.console.streams import open_closed_streams, write_stdout
 from sp500.errors import ConfigError, ResourcesError, SP500Error
 from sp500.execution import Interrupted
+from sp500.machine.system import process_limit
 
 NO_HOME = "Could not determine home directory."
 """Message of pathlib if HOME is not set and the user has no name, as in many containers."""
@@ -65,8 +65,8 @@ def _explain(error: Exception) -> SP500Error | None:
     if str(error) == NO_HOME:
         return ConfigError(f"user {os.getuid()} has no home folder: set HOME, or --state-dir for the queue")
     if str(error) == NO_THREAD or isinstance(error, BlockingIOError):
-        most = resource.getrlimit(resource.RLIMIT_NPROC)[0]
-        limit = "of the container" if most == resource.RLIM_INFINITY else f"{most} (ulimit -u)"
+        most = process_limit()
+        limit = "of the container" if most is None else f"{most} (ulimit -u)"
         return ResourcesError(f"no further process or thread can be started ({error}). Raise the limit, {limit}")
     try:
         Path.cwd()

@@ -52,6 +52,8 @@ ENVIRONMENT = {
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "600",
     # Nothing is sent to Ray's makers, and Ray Data starts no process to collect it.
     "RAY_USAGE_STATS_ENABLED": "0",
+    # On macOS Ray starts nodes of a cluster only with it; on Linux it has no meaning.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",
 }
 # One machine of our own is not preempted by a cloud, and its controller may ask twice a second if workers are done.
 LOCAL_ENVIRONMENT = {

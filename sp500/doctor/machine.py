@@ -13,13 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from sp500.doctor.check import Check, Probe, ok, skipped, wrong
 from sp500.formatting import GIB, size
 from sp500.jobs.queue.settings import machine
-from sp500.machine.cores import CGROUP, cpu_limit
-from sp500.machine.memory import total_bytes
+from sp500.machine.cores import cpu_limit
+from sp500.machine.memory import Memory, memory_here
 
 SHARED = "/dev/shm"  # noqa: S108 - looked at, never written to
 # Ray 2.60 gives its object store this share of the free memory (DEFAULT_OBJECT_STORE_MEMORY_PROPORTION), at most
@@ -36,18 +34,6 @@ LEAST_MEMORY = GIB
 
 
 @dataclass(frozen=True)
-class Memory:
-    """Bytes of memory."""
-
-    total: int
-    """Memory of the machine, or the limit of the container."""
-    free: int
-    """Memory that is still free."""
-    limit: int | None = None
-    """Limit of the container, if it is below the machine's memory."""
-
-
-@dataclass(frozen=True)
 class Space:
     """Bytes of a file system."""
 
@@ -61,13 +47,13 @@ class Space:
         return 1 - self.free / self.total if self.total else 1.0
 
 
-def probes(runs: Path, state: Path, environment: Mapping[str, str], cgroup: Path = CGROUP) -> list[Probe]:
+def probes(runs: Path, state: Path, environment: Mapping[str, str]) -> list[Probe]:
     """Return the checks of this module; `runs` and `state` are folders that need not exist yet."""
     temporary, runs, state = (path.expanduser().absolute() for path in (temporary_folder(environment), runs, state))
     return [
-        ("cores", lambda: [cores(int(machine().cpus), cpu_limit(cgroup))]),
-        ("memory", lambda: [memory(memory_here(cgroup))]),
-        (SHARED, lambda: [shared_memory(free_shared_bytes(), memory_here(cgroup).free)]),
+        ("cores", lambda: [cores(int(machine().cpus), cpu_limit())]),
+        ("memory", lambda: [memory(memory_here())]),
+        (SHARED, lambda: [shared_memory(free_shared_bytes(), memory_here().free)]),
         ("temporary folder", lambda: [spill(temporary, space(temporary), refusal(temporary))]),
         ("runs folder", lambda: [folder("runs folder", runs, space(runs), refusal(runs), "--runs-dir")]),
         ("state folder", lambda: [folder("state folder", state, space(state), refusal(state), "--state-dir")]),
@@ -169,25 +155,3 @@ def refusal(path: Path) -> str:
 def free_shared_bytes() -> int | None:
     """Return the free bytes of /dev/shm; None on a system without it."""
     return space(Path(SHARED)).free if Path(SHARED).exists() else None
-
-
-def memory_here(cgroup: Path = CGROUP) -> Memory:
-    """Return the memory of this machine or of its container, whichever is less."""
-    here = psutil.virtual_memory()
-    limit = total_bytes(cgroup)
-    if limit >= here.total:
-        return Memory(here.total, here.available)
-    version_1 = cgroup / "memory" / "memory.usage_in_bytes"
-    used = version_1 if version_1.exists() else cgroup / "memory.current"
-    taken = int(used.read_text()) - _page_cache_bytes(used.with_name("memory.stat").read_text())
-    return Memory(limit, min(here.available, limit - taken), limit)
-
-
-def _page_cache_bytes(stat: str) -> int:
-    """Return the bytes of files in memory, which the kernel frees on demand.
-
-    Version 1 of cgroups counts nested ones apart.
-    """
-    counts = dict(line.split() for line in stat.splitlines())
-    prefix = "total_" if "total_inactive_file" in counts else ""
-    return sum(int(counts.get(f"{prefix}{kind}_file", 0)) for kind in ("inactive", "active"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 from pathlib import Path
 
 from filelock import AcquireReturnProxy, FileLock, Timeout
@@ -30,3 +31,12 @@ def acquire(lock: FileLock) -> AcquireReturnProxy:
                 "over each other. Use a folder on another disk, or mount this one with locks"
             ) from error
         raise disk_error(path, error) from error
+
+
+def try_lock(descriptor: int, *, shared: bool = False) -> bool:
+    """Take the lock of an open file until its last copy is closed. Returns False while another process has it."""
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

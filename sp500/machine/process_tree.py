@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
+
+from sp500.machine import system
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def adopt_orphans() -> None:
     """Become the parent of every descendant whose own parent ends. On systems without this they are not found."""
-    if sys.platform != "linux":
+    if not system.LINUX:
         return
     import ctypes
 
@@ -30,11 +32,25 @@ def adopt_orphans() -> None:
 
 def die_with_parent() -> None:
     """Have the kernel kill this process, a child that was just forked, when its parent is killed (Linux)."""
-    if sys.platform != "linux":
+    if not system.LINUX:
         return
     import ctypes
 
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def birth(pid: int) -> float | None:
+    """Return when a process began, by a monotonic clock; None if it is gone.
+
+    psutil's create_time moves with the wall clock: it adds the time of the machine's start, which the kernel computes
+    from that.
+    """
+    try:
+        if not system.LINUX:
+            return psutil.Process(pid).create_time()
+        return float(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except (OSError, psutil.Error):
+        return None
 
 
 def reap_children() -> tuple[dict[int, int], bool]:

@@ -16,7 +16,7 @@ import psutil
 
 from sp500.config import RunConfig
 from sp500.errors import ConfigError, SP500Error, undo_on_error
-from sp500.machine.cores import cpu_limit, usable_cores
+from sp500.machine.cores import busy_seconds, usable_cores
 from sp500.runs import compare
 from sp500.runs.record import RunRecord, make_record
 from sp500.runs.results import SearchSummary
@@ -109,7 +109,7 @@ class CpuSeconds:
         self._pid = pid
         self._seen: dict[int, float] = {}
         self._before = _children_cpu_seconds()
-        self._own, self._machine = time.process_time(), _machine_cpu_seconds()
+        self._own, self._machine = time.process_time(), busy_seconds()
         self._started = time.monotonic()
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._sample, name="cpu-seconds", daemon=True)
@@ -124,7 +124,7 @@ class CpuSeconds:
         self._done.set()
         self._thread.join()
         self.seconds = max(_children_cpu_seconds() - self._before, sum(self._seen.values()))
-        if self._machine is not None and (now := _machine_cpu_seconds()) is not None:
+        if self._machine is not None and (now := busy_seconds()) is not None:
             others = now - self._machine - self.seconds - (time.process_time() - self._own)
             could = (time.monotonic() - self._started) * usable_cores()
             self.others_share = min(max(others / could, 0.0), 1.0)
@@ -139,18 +139,6 @@ class CpuSeconds:
                     self._seen[process.pid] = times.user + times.system
             except psutil.Error:  # one ended meanwhile
                 continue
-
-
-def _machine_cpu_seconds() -> float | None:
-    """Return seconds that this process's cores were busy since the machine started, including those taken by its host.
-
-    None in a container with a limit of CPUs, which sees all cores of its host.
-    """
-    if cpu_limit() is not None or not hasattr(os, "sched_getaffinity"):
-        return None
-    cores = psutil.cpu_times(percpu=True)
-    busy = [core.user + core.nice + core.system + core.irq + core.softirq + core.steal for core in cores]
-    return sum(busy[core] for core in os.sched_getaffinity(0) if core < len(busy))
 
 
 def _children_cpu_seconds() -> float:

@@ -151,6 +151,8 @@ class ScaleRow(TypedDict):
     epoch_seconds: float | None
     """A whole pass at the warm rate, also if fewer steps were taken."""
     memory_limit_bytes: int
+    memory_watched: NotRequired[bool]
+    """Whether the limit was watched and not enforced, as on macOS; absent if it was enforced."""
     others_share: NotRequired[float | None]  # as in ArmRow
     peak_memory_bytes: int | None
     peak_worker_bytes: int | None

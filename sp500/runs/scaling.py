@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import median
 
 from sp500.config import RunConfig
+from sp500.machine.system import WATCHED
 from sp500.plugins import source
 from sp500.runs import cost
 from sp500.runs.compare import busy
@@ -27,7 +28,7 @@ def row(record: RunRecord, epochs: Sequence[EpochMetrics], memory_limit_bytes: i
     """Return what one arm did with one size. `folder` is its run's, which holds a user's task or model."""
     windows, warm = record.data.get("windows", {}).get("train"), record.warm_samples_per_second
     shards, test = record.data.get("shards"), record.metrics.get("test", {})
-    return {
+    line: ScaleRow = {
         "multiplier": record.config["data"]["multiplier"],
         "arm": record.arm,
         "place": "cluster" if cost.is_rented(record) else "machine",
@@ -58,6 +59,9 @@ def row(record: RunRecord, epochs: Sequence[EpochMetrics], memory_limit_bytes: i
         "suspicious": find_signs(record.config, record.data, test, record.metrics.get("naive", {}).values()),
         "run": record.name,
     }
+    if record.machine.system.startswith(WATCHED):
+        line["memory_watched"] = True
+    return line
 
 
 def _metric(record: RunRecord) -> str:

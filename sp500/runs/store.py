@@ -11,7 +11,6 @@ The lock is the kernel's (flock), so a killed holder frees it; a file next to it
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import re
@@ -31,7 +30,7 @@ from pydantic import TypeAdapter, ValidationError
 from sp500.config import RUN_NAME
 from sp500.errors import ConfigError, DiskError, RunExists, RunLocked
 from sp500.machine.disk import append_durably, explain_errors, write_atomic
-from sp500.machine.locks import acquire
+from sp500.machine.locks import acquire, try_lock
 from sp500.runs import checksums
 from sp500.runs.details import Importance
 from sp500.runs.record import EpochMetrics, PlannedSearch, RunRecord
@@ -119,12 +118,9 @@ class Run:
             return False
         with file:
             try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
+                return not try_lock(file.fileno(), shared=True)
             except OSError:  # without locks no process of ours writes there
                 return False
-        return False
 
     def _read(self, file: str) -> RunRecord | None:
         path = self.path / file

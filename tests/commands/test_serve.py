@@ -18,8 +18,8 @@ import requests
 
 import sp500
 from sp500.cli import main
-from sp500.commands.serving import serve
 from sp500.formatting import http_address
+from sp500.serving import connections
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_address_that_others_reach_needs_a_key(runs: Path, capfd: pytest.Capture
 
 
 def test_parts_of_an_answer_do_not_wait_for_each_other() -> None:
-    with serve._listen("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
+    with connections.listen("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
         connection, _ = listening.accept()
         with connection:
             assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

@@ -71,6 +71,14 @@ def test_streaming_is_compared_with_arrays_at_the_largest_size_both_trained() ->
     ]
 
 
+def test_budget_that_is_watched_and_not_enforced_is_said_with_the_table() -> None:
+    notes = [
+        results.tables(found(one(1, "streaming", 100.0, **watched)))[0].note
+        for watched in ({}, {"memory_watched": True})
+    ]
+    assert ["watched, not enforced" in note for note in notes] == [False, True]
+
+
 def test_streaming_without_a_gain_is_reported_as_such() -> None:
     first, second = verdicts.streaming(
         merged(one(1, "in_memory", 100.0), one(1, "streaming", 101.0, peak_memory_bytes=3 * GIB))

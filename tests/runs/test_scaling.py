@@ -65,6 +65,12 @@ def test_row_takes_the_epoch_at_the_warm_rate_and_writing_from_the_shards() -> N
     assert (row["multiplier"], row["memory_limit_bytes"], row["test_error"]) == (10, 2 << 30, 2e-4)
 
 
+def test_limit_of_memory_is_watched_on_macos_and_enforced_elsewhere() -> None:
+    there = Machine(cpus=8, memory_bytes=8 << 30, threads=1, system="macOS-14.5-arm64-arm-64bit")
+    assert scaling.row(record(machine=there), EPOCHS, 2 << 30).get("memory_watched") is True
+    assert "memory_watched" not in scaling.row(record(), EPOCHS, 2 << 30)
+
+
 def test_row_of_an_arm_that_failed_at_once_has_nothing_to_tell_but_why() -> None:
     bad = record(status="out_of_memory", reason="5 bytes", data={}, metrics={}, samples=0, warm_samples_per_second=None)
     row = scaling.row(bad, [], 1)

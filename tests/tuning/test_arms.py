@@ -8,6 +8,7 @@ import psutil
 import pytest
 
 from sp500.config import DataConfig, RunConfig, TrainConfig
+from sp500.machine import system
 from sp500.runs.trials import Ledger, TrialResult, read_trials
 from sp500.tasks.settings import SyntheticConfig
 from sp500.training.loop import FitResult
@@ -68,8 +69,10 @@ def children() -> list[psutil.Process]:
     return [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
 
 
-def test_processes_give_the_results_of_this_process(base, tmp_path):
+@pytest.mark.parametrize("linux", [True, False], ids=["fork", "spawn"])
+def test_processes_give_the_results_of_this_process(base, tmp_path, monkeypatch, linux):
     before = children()
+    monkeypatch.setattr(system, "LINUX", linux)
     apart, here = searched(base, tmp_path / "apart"), searched(base, tmp_path / "here", count=1)
     assert len(apart) == 8
     assert {name: one.valid_loss for name, one in apart.items()} == {name: one.valid_loss for name, one in here.items()}

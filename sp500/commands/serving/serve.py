@@ -6,7 +6,6 @@ import gc
 import ipaddress
 import os
 import signal
-import socket
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -100,7 +99,7 @@ def _serve_here(flags: Serve, secret: str) -> None:
     from sp500.serving import app, connections, models
     from sp500.serving.guard import Key
 
-    with _listen(flags.host, flags.port) as listening:
+    with connections.listen(flags.host, flags.port) as listening:
         served, answers = models.open_model(flags.runs_dir, flags.name, trust_source=flags.trust_source)
         application = app.create(served, key=Key(secret, flags.key_file), answers=answers)
         # Otherwise each of the collections that a body of many lists sets off looks at all of torch: half a second.
@@ -112,10 +111,10 @@ def _serve_here(flags: Serve, secret: str) -> None:
 def _serve_on_ray(flags: Serve, secret: str) -> None:
     from sp500.commands.serving.application import make
     from sp500.distributed import serve
-    from sp500.serving import models
+    from sp500.serving import connections, models
 
     runs, name, trusted = flags.runs_dir.absolute(), flags.name, flags.trust_source
-    with _listen(flags.host, flags.port) as free:
+    with connections.listen(flags.host, flags.port) as free:
         port = free.getsockname()[1]
     # Here first: a run that cannot answer is refused in a second, where Ray would start its replica again and again.
     description = models.open_model(runs, name, trust_source=trusted)[0].description
@@ -165,20 +164,3 @@ def _is_own(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _reason(error: OSError) -> str:
-    # `socket.create_server` adds the address to strerror, and the message has it already.
-    return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror or error)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listening = socket.create_server(address[:2], family=family, backlog=2048)
-        # Accepted sockets inherit it. asyncio sets it only on sockets that it opened by host and port: head and body of
-        # an answer then wait for each other's acknowledgement, 40 ms on a connection that is kept open.
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return listening
-    except OSError as error:
-        raise ConfigError(f"--host {host} --port {port}: cannot listen there ({_reason(error)})") from None

@@ -29,7 +29,6 @@ the two leaves a job that never ran and never will, LOST; another try has anothe
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -41,6 +40,7 @@ from typing import Any, TypedDict
 
 from sp500.jobs.state import JobState
 from sp500.machine.disk import write_atomic
+from sp500.machine.locks import try_lock
 
 REQUEST, START, COMMAND, SECOND, EXIT = "request.json", "start.json", "command.json", "second.json", "exit.json"
 SETTINGS, LOG, STOP, LOCK = "settings.yaml", "log", "stop", "lock"
@@ -76,7 +76,7 @@ class Command:
     begun: float
     """Its start by this machine's monotonic clock."""
     born: float | None
-    """Its start as the kernel has it, which `processes.birth` reads. None if it had ended already."""
+    """Its start as the kernel has it, which `process_tree.birth` reads. None if it had ended already."""
 
 
 @dataclass(frozen=True)
@@ -152,13 +152,13 @@ class JobFolder:
 
     def lock(self) -> int | None:
         """Return an open file that holds the lock until its last copy is closed. None if another process holds it."""
-        return _try_lock(os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o600), fcntl.LOCK_EX)
+        return _try_lock(os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o600))
 
     @contextmanager
     def at_rest(self) -> Iterator[bool]:
         """Yield whether no process starts or watches the job. If so, none can begin to while the block runs."""
         try:
-            descriptor = _try_lock(os.open(self.path / LOCK, os.O_RDWR), fcntl.LOCK_SH)
+            descriptor = _try_lock(os.open(self.path / LOCK, os.O_RDWR), shared=True)
         except FileNotFoundError:
             yield True
             return
@@ -174,10 +174,8 @@ class JobFolder:
         shutil.rmtree(self.path)
 
 
-def _try_lock(descriptor: int, kind: int) -> int | None:
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    return descriptor
+def _try_lock(descriptor: int, *, shared: bool = False) -> int | None:
+    if try_lock(descriptor, shared=shared):
+        return descriptor
+    os.close(descriptor)
+    return None

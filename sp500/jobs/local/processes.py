@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from pathlib import Path
 import psutil
 
 from sp500.jobs.local.job_folder import Request
-from sp500.machine.process_tree import list_below
+from sp500.machine.process_tree import birth, list_below
 
 NOT_FOUND, NOT_STARTED = 127, 126
 # What a process may have inherited as ignored, and a command expects to work.
@@ -91,20 +90,6 @@ def _become(request: Request, log: Path, wait: int, say: int) -> None:
             os.write(say, message.encode(errors="replace"))
     finally:
         os._exit(code)
-
-
-def birth(pid: int) -> float | None:
-    """Return when a process began, by a monotonic clock; None if it is gone.
-
-    psutil's create_time moves with the wall clock: it adds the time of the machine's start, which the kernel computes
-    from that.
-    """
-    try:
-        if sys.platform != "linux":
-            return psutil.Process(pid).create_time()
-        return float(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    except (OSError, psutil.Error):
-        return None
 
 
 def members(folder: Path, leader: int, session: int, born: float | None) -> list[psutil.Process]:

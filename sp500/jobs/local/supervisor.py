@@ -82,7 +82,7 @@ def run(job: JobFolder, request: Request, signals: Signals) -> Ending:
         return Ending(JobState.STOPPED, "stopped on request, before it began")
     started = time.time()
     waiting = processes.prepare(request, job.log)
-    command = Command(waiting.pid, started, begun=time.monotonic(), born=processes.birth(waiting.pid))
+    command = Command(waiting.pid, started, begun=time.monotonic(), born=process_tree.birth(waiting.pid))
     job.write(COMMAND, asdict(command))
     if fault := waiting.begin():
         code, reason = fault

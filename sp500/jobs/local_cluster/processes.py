@@ -114,7 +114,8 @@ def _environment(own: Mapping[str, str]) -> dict[str, str]:
     """Return a node's environment: this one without Ray's settings, with this python and ray first, and `own`."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     here = str(Path(sys.executable).parent)
-    fixed = {"RAY_AUTH_MODE": "token", "RAY_worker_niceness": "0"}  # as in distributed.session
+    fixed = {"RAY_AUTH_MODE": "token", "RAY_worker_niceness": "0"}
+    fixed["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "1"  # all as in distributed.session
     return {**plain, "PATH": f"{here}{os.pathsep}{os.environ.get('PATH', os.defpath)}", **own, **fixed}
 
 

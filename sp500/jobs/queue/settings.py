@@ -21,6 +21,7 @@ from sp500.jobs.fields import Label, Memory
 from sp500.jobs.resources import UNCOUNTED, Resources
 from sp500.jobs.target import On, find
 from sp500.machine.cores import usable_cores
+from sp500.machine.system import NVIDIA_GPUS
 from sp500.machine.units import size_bytes
 
 FILE = "queue.yaml"
@@ -59,7 +60,7 @@ class QueueSettings(BaseModel):
         )
 
 
-def machine(gpu_folder: Path = Path("/proc/driver/nvidia/gpus")) -> Resources:
+def machine(gpu_folder: Path = NVIDIA_GPUS) -> Resources:
     """Return this machine's resources: CPUs that this process may use, memory, and GPUs of NVIDIA's driver."""
     gpus = len(list(gpu_folder.iterdir())) if gpu_folder.is_dir() else 0
     return Resources(usable_cores(), gpus, psutil.virtual_memory().total)

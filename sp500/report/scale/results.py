@@ -142,6 +142,17 @@ def _arms(rows: Sequence[Row], more: Cells) -> Table:
         for row in rows
     ]
     budget = formatting.join(sorted({size(row["memory_limit_bytes"]) for row in rows}))
+    return table(
+        f"Every arm at every size; budget {budget} per node",
+        lines,
+        text=("Data (windows)", "Arm", "Status"),
+        kinds=["" if row["status"] == "ok" else "bad" for row in rows],
+        note=_note(rows),
+    )
+
+
+def _note(rows: Sequence[Row]) -> str:
+    """Return what a reader of the table of arms has to know."""
     note = (
         "Arm: one way to train on the same data. Windows/s in training steps, without the wait for the very first "
         "batch. One epoch: a whole pass at that rate. Shards: the seconds that writing them took; a run that finds "
@@ -149,18 +160,14 @@ def _arms(rows: Sequence[Row], more: Cells) -> Table:
         "simulated nodes, of the largest node with its workers, agents and object store. Each row is one run, the "
         "newest of its kind; report.json has the rate of every epoch, each without the wait for its own first batch."
     )
+    if any(row.get("memory_watched") for row in rows):
+        note += " On macOS the budget is watched, not enforced: a run may pass it for a moment."
     if any(row["multiplier"] > 1 for row in rows):
         note += (
             f" Sizes above {at(1)} add noisy copies of the same prices: they measure speed and memory and hold no new "
             "information."
         )
-    return table(
-        f"Every arm at every size; budget {budget} per node",
-        lines,
-        text=("Data (windows)", "Arm", "Status"),
-        kinds=["" if row["status"] == "ok" else "bad" for row in rows],
-        note=note,
-    )
+    return note
 
 
 def _peak(row: Row) -> str:

@@ -1,7 +1,8 @@
 """Packs of configs that train together: their order, their processes, and the handling of failures.
 
 A pack's process is a fork of this one: it starts in milliseconds with the libraries and the data that this process has
-loaded. A process takes one thread, so there are as many as cores. On a GPU, or if a trial asks for several threads,
+loaded. On macOS, where libraries do not survive a fork, it is a fresh process: it takes seconds, and gets a copy of the
+data. A process takes one thread, so there are as many as cores. On a GPU, or if a trial asks for several threads,
 packs run one after another in this process, since CUDA and OpenMP do not survive a fork.
 """
 
@@ -21,7 +22,10 @@ from multiprocessing.process import BaseProcess, parent_process
 from pathlib import Path
 from pkgutil import resolve_name
 
+import cloudpickle
+
 from sp500.config import LATER_KEYS, RunConfig, TrainConfig
+from sp500.machine import system
 from sp500.machine.cores import usable_cores
 from sp500.machine.memory import limit_memory
 from sp500.runs.trials import TrialResult
@@ -214,8 +218,7 @@ def _work(pack: Sequence[ConfigTrial]) -> float:
 
 def count_processes(config: RunConfig) -> int:
     """Return how many packs run at once on this machine."""
-    can_fork = "fork" in multiprocessing.get_all_start_methods()
-    alone = not can_fork or config.train.threads != 1 or device(config.train.device).type != "cpu"
+    alone = config.train.threads != 1 or device(config.train.device).type != "cpu"
     return 1 if alone else usable_cores()
 
 
@@ -224,9 +227,15 @@ def _start(
 ) -> tuple[Connection, BaseProcess]:
     """Start a process that trains the pack, and return the connection from which its results come until it ends."""
     _import_networks(pack)
-    context = multiprocessing.get_context("fork")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_train, args=(theirs, data, pack, limits, states), name="pack")
+    ours, theirs = multiprocessing.Pipe()
+    work = (data, pack, limits, states)
+    if system.start_method() == "fork":
+        process: BaseProcess = multiprocessing.get_context("fork").Process(
+            target=_train, args=(theirs, *work), name="pack"
+        )
+    else:  # as to Ray's workers: what a file of the user's defines goes along
+        copy = cloudpickle.dumps(work)
+        process = multiprocessing.get_context("spawn").Process(target=_train_copy, args=(theirs, copy), name="pack")
     process.start()
     theirs.close()  # otherwise the end of the process would not show here
     return ours, process
@@ -270,6 +279,10 @@ def _train(
         connection.send(report)
         if report.rung is None or not connection.recv():
             return
+
+
+def _train_copy(connection: Connection, work: bytes) -> None:
+    _train(connection, *cloudpickle.loads(work))
 
 
 def _end_with_parent() -> None:
