@@ -6,7 +6,8 @@
 
 `train`, `search`, `scale` and `walk_forward` are the experiments as functions; see docs/api.md. `Task`, `PriceTask`,
 `Dataset`, `Windows` and `Dropout` are what a task or a model of your own is made of; see docs/your-own.md. `Predictor`
-is a trained run that answers. All are imported when they are first used, so `import sp500` loads neither torch nor Ray.
+is a trained run that answers, and `serve` has it answer over HTTP. All are imported when they are first used, so
+`import sp500` loads neither torch nor Ray.
 """
 
 from importlib import import_module
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from sp500.data.windows import Dataset, Windows
     from sp500.errors import DataError
     from sp500.models.dropout import Dropout
+    from sp500.serving.background import serve
     from sp500.serving.predictor import Predictor
     from sp500.studies.api import compare, load_run, load_runs, scale, search, train, tune, walk_forward
     from sp500.studies.result import Result
@@ -46,6 +48,7 @@ __all__ += [
     "load_runs",
     "scale",
     "search",
+    "serve",
     "train",
     "tune",
     "walk_forward",
@@ -56,6 +59,7 @@ _PLACES = {
     "data.windows": ("Dataset", "Windows"),
     "errors": ("DataError",),
     "models.dropout": ("Dropout",),
+    "serving.background": ("serve",),
     "serving.predictor": ("Predictor",),
     "tasks.prices": ("PriceTask",),
     "studies.api": ("compare", "load_run", "load_runs", "scale", "search", "train", "tune", "walk_forward"),
