@@ -21,8 +21,8 @@ from sp500.runs.results import Basis, Forecast, ForecastRow
 from sp500.runs.usl import VARIES
 
 COUNTED = (
-    "A run on a cluster pays for its workers' nodes and what runs next to them (head, submitter), one on one machine "
-    "for that machine, from start to end with all its attempts. Storage, network and idle nodes are not in it."
+    "A run pays for its nodes, head and submitter, or its machine, in all its attempts. Storage, network and idle "
+    "nodes are not in it."
 )
 
 

@@ -136,9 +136,8 @@ def runs(records: Sequence[RunRecord], more: Cells = no_cells) -> Table:
     commits = {record.versions.get("git") for record in newest}
     several = f"These runs are of {len(commits)} versions of the code. " if len(commits) > 1 else ""
     note = (
-        f"{several}Arm: one of the ways to run it that are compared, such as in memory or Ray. Git: the commit of the "
-        "code, and -dirty where it had changes that no commit has. Fingerprint: a hash of the settings, so that runs "
-        "with equal settings have equal ones."
+        f"{several}Git: the commit of the code; -dirty: with changes that no commit has. Fingerprint: a hash of the "
+        "settings that decide the numbers."
     )
     if any(shorten(record.reason) != record.reason for record in newest):
         note += " A reason that ends in \u2026 is cut; record.json in the run's folder has all of it."
@@ -183,8 +182,8 @@ def throughput(records: Sequence[RunRecord]) -> list[Table]:
         if (speed := record.throughput)
     ]
     note = (
-        "MFU: the operations of the model's forward and backward passes as a share of what a matrix product reached on "
-        "the same devices after the training, and of the data sheet where the GPU is known."
+        "MFU: operations of forward and backward passes as a share of those of a matrix product on the same devices, "
+        "and of the data sheet."
     )
     return [table("Speed of training", lines, text=("Run", "Device", "Of"), note=note)] if lines else []
 

@@ -114,7 +114,7 @@ def test_scale_tells_which_arms_a_budget_allows(scaled):
     arms = [(row["arm"], row["status"]) for row in scaled]
     assert arms == [("in_memory", "out_of_memory"), ("streaming", "ok"), ("ray", "ok")]
     assert all(row["samples"] == 8 * 1024 and 50e6 < row["peak_memory_bytes"] <= 2 * 2**30 for row in scaled[1:])
-    assert str(scaled[1]["windows"] * 30 * 6 * 4) in scaled[0]["reason"]
+    assert f"need {formatting.size(scaled[1]['windows'] * 30 * 6 * 4)}," in scaled[0]["reason"]
     assert scaled[2]["windows"] == scaled[1]["windows"]
     assert scaled[2]["simulated_nodes"] == 2
     assert all(row["warm_samples_per_second"] >= row["samples_per_second"] for row in scaled[1:])

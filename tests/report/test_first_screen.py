@@ -99,7 +99,7 @@ class Oracle:
         gains, losses = [], [clause for word, clause in clauses if word != "faster"]
         if only := sorted((gone & ray) - fit):
             budget = held(self.rows[0]["memory_limit_bytes"])
-            gains.append(f"room for {listed([f'×{size}' for size in only])}, too large for one process in {budget}")
+            gains.append(f"room for {listed([f'×{size}' for size in only])} (too large for one process in {budget})")
         elif ray and ray <= fit and clauses:
             losses.append(f"×{max(ray)} also fit one process")
         if faster := [clause for word, clause in clauses if word == "faster"]:
@@ -263,7 +263,7 @@ def hand_made(ray: float, *, bought: bool) -> tuple[list[Any], dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("ray", "bought", "start"), [
-    (8.0, True, "The cluster bought room for ×50, too large for one process in 2 GiB and time: 18 configs 2.5× faster"),
+    (8.0, True, "The cluster bought room for ×50 (too large for one process in 2 GiB) and time: 18 configs 2.5×"),
     (50.0, False, "The cluster bought nothing here: 18 configs 2.5× slower (50 s, not 20 s)"),
     (21.0, False, "The cluster bought nothing here: 18 configs about as fast (21 s, not 20 s), ×50 about as fast"),
 ])  # fmt: skip

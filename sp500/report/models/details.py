@@ -19,8 +19,8 @@ TICKERS = 100
 PARTS = 10
 """Features and lags in a table, the most important ones."""
 SURVIVORS = (
-    "The tickers are those that the source lists. Where it lists companies of today, those that failed are not among "
-    "them, and every portfolio looks better than it was."
+    "Where the source lists companies of today, those that failed are missing, and every portfolio looks better than "
+    "it was."
 )
 
 

@@ -154,19 +154,14 @@ def _arms(rows: Sequence[Row], more: Cells) -> Table:
 def _note(rows: Sequence[Row]) -> str:
     """Return what a reader of the table of arms has to know."""
     note = (
-        "Arm: one way to train on the same data. Windows/s in training steps, without the wait for the very first "
-        "batch. One epoch: a whole pass at that rate. Shards: the seconds that writing them took; a run that finds "
-        "them written has none. Peak memory: proportional set size of the largest training process; of Ray on "
-        "simulated nodes, of the largest node with its workers, agents and object store. Each row is one run, the "
-        "newest of its kind; report.json has the rate of every epoch, each without the wait for its own first batch."
+        "Windows/s: in training steps, after the first batch. One epoch: a whole pass at that rate. Shards: seconds of "
+        "writing them. Peak memory: of the largest process, or simulated node with all of Ray on it. Each row is the "
+        "newest run of its kind."
     )
     if any(row.get("memory_watched") for row in rows):
         note += " On macOS the budget is watched, not enforced: a run may pass it for a moment."
     if any(row["multiplier"] > 1 for row in rows):
-        note += (
-            f" Sizes above {at(1)} add noisy copies of the same prices: they measure speed and memory and hold no new "
-            "information."
-        )
+        note += f" Sizes above {at(1)} add noisy copies: more work, no new information."
     return note
 
 
@@ -191,8 +186,8 @@ def _scaling(scale: Scale) -> Table:
         for kind, data, row in sized
     ]
     note = (
-        "Strong: the same set on more workers. Weak: a set that grows with the workers. Speed-up: windows/s over those "
-        "of the fewest workers. Efficiency: the speed-up over what as many times the workers would ideally give."
+        "Strong: the same set on more workers. Weak: a set that grows with them. Speed-up: windows/s over those of the "
+        "fewest workers. Efficiency: as a share of the ideal."
     )
     if any(row["place"] == "machine" for row in (*scale.strong, *scale.weak)):
         note += f" On one machine all workers shared its {formatting.some(scale.cores, 'core')}."

@@ -9,11 +9,6 @@ from sp500.report.scale.results import Scale, collect, tables
 from sp500.report.screen.timing import time_sizes
 from sp500.report.section import Runs, Section
 
-COPIES = (
-    "A multiplied dataset is the original history and noisy copies of it. It has more work, not more information: its "
-    "test metrics may be worse than those of the original."
-)
-
 
 class ScaleSection(Section):
     """Growing datasets, with and without Ray."""
@@ -34,8 +29,8 @@ class ScaleSection(Section):
         return verdicts.sentences(found, runs.costs.cost_text)
 
     def parts(self, found: Scale, runs: Runs) -> tuple[Any, ...]:
-        """Return figures, tables with their costs, and a remark on multiplied datasets."""
-        return (*figures.figures(found), *tables(found, runs.costs.cells), COPIES) if found.rows else ()
+        """Return figures, and tables with their costs."""
+        return (*figures.figures(found), *tables(found, runs.costs.cells)) if found.rows else ()
 
     def numbers(self, found: Scale, runs: Runs) -> dict[str, Any]:
         """Return the measurements, and what was computed of them."""

@@ -37,7 +37,7 @@ def write_headline(facts: Facts, timings: Sequence[Timing]) -> str:
     if sizes := list_sizes_only_on_ray(facts.scale):
         budget = size(facts.scale.rows[0]["memory_limit_bytes"])
         named = join([at(multiplier) for multiplier in sizes])
-        gains.append(f"room for {named}, too large for one process in {budget}")
+        gains.append(f"room for {named} (too large for one process in {budget})")
     faster = [timing.clause() for timing in both if timing.verdict == "faster"]
     gains += [f"time: {join(faster)}"] if faster else []
     losses += [timing.clause() for timing in both if timing.verdict in ("slower", "about as fast")]

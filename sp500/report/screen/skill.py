@@ -73,7 +73,8 @@ def _describe(contest: Contest) -> str:
         return f"{head}, {interval}; {contest.better} of {contest.models} models do."
     models = some(contest.models, "model")
     head = f"No. {contest.group.subject}: {contest.better} of {models} beat the strongest naive forecast ({rival})."
-    return f"{head} Best: {name}, {_gain(contest)}, {interval}: {contest.word}."
+    verdict = f"{interval}: {contest.word}" if ends else "without an interval"
+    return f"{head} Best: {name}, {_gain(contest)}, {verdict}."
 
 
 def _mention(contest: Contest) -> str:

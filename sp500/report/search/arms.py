@@ -105,10 +105,8 @@ def arms_table(numbers: Numbers, names: Mapping[str, str] = NAMES) -> Table:
         for arm, row in (numbers["arms"] or {}).items()
     ]
     note = (
-        "Arm: one way to run the same configs; sequential is one after another. Seconds: from the start of the process "
-        "to its end. Work: the seconds of all trials added up. Start: everything else (start of processes, waiting, "
-        "the second training of the chosen config), that is seconds \u2212 work / cores. Each arm ran once: small "
-        "differences may be noise."
+        "Seconds: from start to end of the process. Work: of all trials together. Start: seconds \u2212 work / cores. "
+        "Each arm ran once: small differences may be noise."
     )
     return table("The arms of the search", lines, text=("Arm",), note=note)
 

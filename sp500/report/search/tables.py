@@ -47,8 +47,7 @@ def best_trials(search: Search) -> Table | None:
     notes += ["Together: configs that trained in one pack, whose seconds are shared."] if packed else []
     if traded:
         notes.append(
-            "Excess Sharpe: annualised Sharpe ratio of the validation returns minus those of buy-and-hold, before "
-            "costs. A dash: the config was always long, as buy-and-hold is."
+            "Excess Sharpe: a year, of the validation returns over buy-and-hold, before costs; a dash: always long."
         )
     return table(caption, lines, text=("Config", "Id"), note=" ".join(notes))
 
