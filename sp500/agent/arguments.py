@@ -41,6 +41,9 @@ CLOSED = {
     **dict.fromkeys(("runs-dir", "io.save-dir"), "the server says where runs go"),
     "model.path": "loads a model of another's, also from the hub",
     **dict.fromkeys(("out", "shards", "data.cache-dir", "io.archive"), "names a folder to write to"),
+    "io.project": "the job's project counts",
+    **dict.fromkeys(("watch", "port"), "opens a port, and never ends"),
+    **dict.fromkeys(("runs", "project", "slides"), "the report is of all runs"),
 }
 """Reasons that flags are closed, if a reader would ask."""
 STUDIES: Mapping[str, type[RunConfig] | None] = {
