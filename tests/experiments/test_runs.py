@@ -10,6 +10,8 @@ import yaml
 from forks import Script
 from waiting import until_epoch
 
+from sp500 import formatting
+
 PRECISE = ("--train.epochs", 1, "--train.dtype", "float64")  # in float32 rounding may tell two close configs apart
 FEW = ("--data.tickers", "AAPL", "--data.start", "2014-01-01")
 LONG = ("--train.epochs", 40, "--train.early-stop-patience", 0, "--model.hidden", 128)
