@@ -72,10 +72,7 @@ def test_streaming_is_compared_with_arrays_at_the_largest_size_both_trained() ->
 
 
 def test_budget_that_is_watched_and_not_enforced_is_said_with_the_table() -> None:
-    notes = [
-        results.tables(found(one(1, "streaming", 100.0, **watched)))[0].note
-        for watched in ({}, {"memory_watched": True})
-    ]
+    notes = [tables(found(one(1, "streaming", 100.0, **watched)))[0].note for watched in ({}, {"memory_watched": True})]
     assert ["watched, not enforced" in note for note in notes] == [False, True]
 
 
