@@ -1,6 +1,7 @@
 """The line of a log that says how far a run is: what is written is what is read."""
 
 import io
+import time
 from datetime import UTC, datetime
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from sp500 import progress
+from sp500.console import progress as console_progress
 from sp500.console.progress import Progress
 from sp500.progress import Meter, RunProgress, Unit
 
@@ -109,6 +111,19 @@ def test_many_lines_of_one_second_are_the_first_each_new_best_each_failure_and_t
         for loss in (0.5, 0.6, 0.4, None, 0.7, 0.8):
             shown.advance("", unit=Unit(datetime.now(UTC), loss=loss), news=loss is None)
     assert [progress.parse([line]).done for line in out.getvalue().splitlines()] == [1, 3, 4, 6]
+
+
+def test_last_line_of_a_burst_comes_when_its_second_is_over(monkeypatch):
+    monkeypatch.setattr(console_progress, "BETWEEN", 0.1)
+    out = io.StringIO()
+    with Progress("trial", 99, Console(file=out), meter=Meter("trial", 99, since=0.0)) as shown:
+        for end in (40, 80):
+            for _ in range(40):
+                shown.advance("", unit=Unit(datetime.now(UTC), loss=0.5))
+            until = time.monotonic() + 20
+            while progress.parse(out.getvalue().splitlines()).done < end and time.monotonic() < until:
+                time.sleep(0.01)
+            assert progress.parse(out.getvalue().splitlines()).done == end
 
 
 def test_line_after_a_resume_keeps_the_best_of_the_earlier_attempt():

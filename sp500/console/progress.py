@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -43,6 +44,8 @@ class Progress:
             self._meter.add(done_unit)
         self._best = self._meter.progress(done).best_loss
         self._printed, self._waiting = -BETWEEN, ""
+        self._lock = threading.Lock()
+        self._timer: threading.Timer | None = None
         self._bar: Bar | None = None
         if self._console.is_terminal and self._console.is_interactive:  # not with TERM=dumb
             columns = (
@@ -65,14 +68,13 @@ class Progress:
     ) -> None:
         if self._bar:
             self._bar.stop()
-        elif self._waiting:
-            self._print(self._waiting)
+        self._flush()
 
     def advance(self, text: str, done: int | None = None, unit: Unit | None = None, *, news: bool = False) -> None:
         """Count one more unit as done, or `done` altogether; `text` says how it went, `unit` how fast.
 
-        A line that comes within a second of another waits, and gives way to the next one, unless it has `news`, such as
-        a failure, or a new best.
+        A line that comes within a second of another waits for its end, and gives way to the next one, unless it has
+        `news`, such as a failure, or a new best.
         """
         self._done = self._done + 1 if done is None else done
         text = "".join(sign for sign in text if sign.isprintable())  # names of tickers may hold a terminal's commands
@@ -82,11 +84,22 @@ class Progress:
         self._meter.add(unit or Unit(datetime.now(UTC)))
         progress = self._meter.progress(self._done)
         news, self._best = news or progress.best_loss != self._best, progress.best_loss
-        if news or time.monotonic() - self._printed >= BETWEEN:
-            self._print(progress.line(text))
-        else:
+        with self._lock:
             self._waiting = progress.line(text)
+            wait = 0.0 if news else self._printed + BETWEEN - time.monotonic()
+            if wait > 0 and not self._timer:
+                self._timer = threading.Timer(wait, self._flush)
+                self._timer.daemon = True
+                self._timer.start()
+        if wait <= 0:
+            self._flush()
 
-    def _print(self, line: str) -> None:
-        self._printed, self._waiting = time.monotonic(), ""
-        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+    def _flush(self) -> None:
+        """Print the line that waits, if there is one."""
+        with self._lock:
+            if self._timer:
+                self._timer.cancel()
+                self._timer = None
+            if self._waiting:
+                self._console.print(self._waiting, highlight=False, markup=False, soft_wrap=True)
+                self._printed, self._waiting = time.monotonic(), ""
