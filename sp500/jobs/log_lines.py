@@ -65,9 +65,14 @@ class Tail:
 
 
 def last_message(text: str) -> str:
-    """Return the last line with a message, such as the end of a traceback. Indented lines are details of one above."""
+    """Return the last line with a message, such as the end of a traceback. Indented lines are details of one above.
+
+    The first detail belongs to a message that ends in a colon: torch puts a cause there.
+    """
     lines = [line for line in text.splitlines() if line.strip()]
-    return next((line for line in reversed(lines) if not line[0].isspace()), lines[-1] if lines else "")
+    at = next((at for at in reversed(range(len(lines))) if not lines[at][0].isspace()), len(lines) - 1)
+    message, *details = lines[at:] or [""]
+    return f"{message} {details[0].strip()}" if details and message.endswith(":") else message
 
 
 def _pieces(line: str) -> list[str]:

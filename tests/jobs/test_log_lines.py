@@ -38,6 +38,10 @@ def test_long_line_comes_in_pieces_however_it_arrives():
             "SP500Error: rank 1 ended with exit code 3",
         ),
         ("  all\n  indented", "  indented"),
+        (
+            "RuntimeError: Error(s) for Linear:\n\tsize mismatch for weight\n\tsize mismatch for bias\n",
+            "RuntimeError: Error(s) for Linear: size mismatch for weight",
+        ),
     ],
 )
 def test_last_message_is_the_last_line_that_is_no_detail_of_one_above(text, message):
