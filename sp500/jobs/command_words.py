@@ -13,7 +13,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ from sp500.programs import template
 
 OF_A_SHELL = frozenset({"&&", "||", ";", "|", "&", ">", ">>", "<", "<<", "2>", "2>&1", "&>"})
 PYTHON = re.compile(r"python(3(\.\d+)?)?")
+# Programs that run nothing without a file, apart from a text in the command itself.
+INTERPRETER = re.compile(rf"{PYTHON.pattern}|(ba|da|k|z)?sh|R(script)?|julia|node|perl|ruby")
 # Options of Python that have a value, and those after which there is no script.
 WITH_VALUE, WITHOUT_SCRIPT = frozenset({"-X", "-W"}), ("-m", "-c")
 # Where claims are mounted, and folders that every image has, with contents of its own.
@@ -103,17 +105,36 @@ def find_program_files(spec: JobSpec) -> list[Path] | None:
     """Return the relative paths of the files of a program that runs unchanged; None if the job runs no such program.
 
     They are its script, its space, those that --file names, and the script that the job itself runs. Raises ConfigError
-    for a command that is none.
+    for a command that is none, and for an interpreter without a file.
     """
     options = [(flag.lstrip("-"), value) for flag, value in _options(spec)]
     commands = [template.parse(value) for flag, value in options if flag == PROGRAM]
     if not commands:
         return None
-    scripts = [command.script or _script(command.words[0], list(command.words[1:])) for command in commands]
+    has_files = any(flag == "file" for flag, _ in options)
+    scripts = [name for command in commands for name in _find_scripts(command, has_files)]
     named = [value for flag, value in options if flag in PROGRAM_FILES]
     names = [_script(spec.argv[0], list(spec.argv[1:])), *scripts, *named]
     paths = {Path(os.path.normpath(name)) for name in names if name}
     return sorted(path for path in paths if path.parts[:1] not in {("/",), ("~",)})
+
+
+def _find_scripts(command: template.Template, has_files: bool) -> list[str]:
+    """Return the script of a program's command, and the modules after -m that are here.
+
+    Raises ConfigError for an interpreter with neither, unless files are named or its script is elsewhere.
+    """
+    program, *words = command.words
+    names = [name.replace(".", "/") for flag, name in pairwise(words) if flag == "-m"]
+    modules = [file for name in names for file in (f"{name}.py", f"{name}/__main__.py") if _existing(file)]
+    scripts = [*modules, *filter(None, [str(command.script or _script(program, words))])]
+    is_elsewhere = next((word for word in words if not word.startswith("-")), "").startswith("/")
+    if INTERPRETER.fullmatch(Path(program).name) and not (scripts or has_files or is_elsewhere):
+        raise ConfigError(
+            f"command: {shlex.join(command.words)!r:.200} names no script of this folder, and the job's pods get the "
+            "script and the files of --file only. Name the files that it needs: --file FILE"
+        )
+    return scripts
 
 
 def _options(spec: JobSpec) -> list[tuple[str, str]]:

@@ -25,7 +25,10 @@ CREDENTIALS = (
     *(".aws", ".azure", ".config/gcloud", ".docker", ".gnupg", ".kube", ".ssh"),
     *("*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.kdbx", "id_rsa*", "id_ed25519*", "id_ecdsa*"),
     *("kubeconfig*", "*.kubeconfig", "credentials", "credentials.json", "service-account*.json", "auth_token"),
+    *(".htpasswd", ".s3cfg", ".boto"),
 )
+# Of single files that a user names, where a wrong guess is seen. Tokens are also what text is split into.
+SECRETS = ("*token*", "!*tokeni[sz]*", "!*.py", "*secret*", "*api_key*")
 # Ray reads its default excludes from this variable when it packs.
 EXCLUDES_VARIABLE = "RAY_OVERRIDE_RUNTIME_ENV_DEFAULT_EXCLUDES"
 IGNORE_FILES = (".gitignore", ".rayignore")
@@ -65,8 +68,8 @@ def files(folder: Path) -> dict[str, int]:
 
 
 def is_credential(path: Path) -> bool:
-    """Return whether a file looks like credentials by its name."""
-    return PathSpec.from_lines("gitignore", CREDENTIALS).match_file(path)
+    """Return whether a file looks like credentials by its name, in upper or lower case."""
+    return PathSpec.from_lines("gitignore", (*SECRETS, *CREDENTIALS)).match_file(str(path).lower())
 
 
 def _read_ignore_files(folder: Path) -> list[tuple[Path, PathSpec[Any]]]:

@@ -1,7 +1,9 @@
 """Files of this machine in a command for a cluster: refused unless they are there as well."""
 
+import io
 import os
 import re
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -169,14 +171,46 @@ def test_program_of_a_claim_starts_in_a_folder_of_its_own(here):
         ("python ../nowhere.py", [], r"^\.\./nowhere\.py: is not in this folder"),
         ("python train.py", ["large.bin"], r"^large\.bin: .* 1\.00 MB, over the 1 MB .* /data/FOLDER/large\.bin"),
         ("python train.py", [".env"], r"^\.env: looks like credentials.* --secrets"),
+        *(
+            ("python train.py", [name], "looks like credentials")
+            for name in ("server.PEM", "a/Secrets.yaml", "hf_token")
+        ),
+        ("python train.py", ["plain.txt"], r"^plain\.txt: looks like credentials"),
+        ("python train.py", ["linked.csv"], r"^linked\.csv: is not in this folder .*link to .*/beside\.csv"),
+        ("python train.py", ["photos/up/beside.csv"], "is not in this folder"),
+        ("python train.py", ["loop"], r"^loop: cannot be read"),
+        ("python train.py", [f"m/{at:04}{'n' * 240}" for at in range(1900)], "1901 files in a zip of 1.11 MB"),
         ("python 'train.py", [], "No closing quotation"),
+        *((command, [], "--file FILE") for command in ("bash -c 'python train.py'", "sh plain", "python3 -m trian")),
     ],
 )
 def test_file_that_cannot_go_with_a_programs_job_is_refused_with_the_way_out(program, command, files, reason):
-    Path(".env").touch()
+    Path("m").mkdir()
+    for name in (".env", *(name for name in files if name.startswith("m/"))):
+        Path(name).touch()
+    for link, to in {"plain.txt": ".env", "linked.csv": "../beside.csv", "photos/up": "../..", "loop": "loop"}.items():
+        Path(link).symlink_to(to)
     Path("large.bin").write_bytes(bytes(10**6 - len(program[Path("train.py")]) + 1))
     with pytest.raises(ConfigError, match=reason):
         on_kuberay(JobSpec(argv=("sp500", "train", "--command", command, "--file", *files)))
+
+
+@pytest.mark.parametrize(
+    ("command", "files", "packed"),
+    [
+        ("python -m train --lr 1", [], {"train.py"}),
+        ("torchrun -m pkg.main", [], {"pkg/main/__main__.py"}),
+        ("bash -c 'python train.py'", ["train.py"], {"train.py"}),
+        ("sh plain", ["tokenizer.json", "tokens.py"], {"tokenizer.json", "tokens.py"}),
+        ("bash /data/run", [], set()),
+    ],
+)  # fmt: skip
+def test_files_that_go_with_a_program(program, command, files, packed):
+    Path("pkg/main").mkdir(parents=True)
+    for name in ("pkg/main/__main__.py", "tokenizer.json", "tokens.py"):
+        Path(name).touch()
+    archive = kuberay.check(JobSpec(argv=("sp500", "train", "--command", command, "--file", *files)), CLUSTER)
+    assert set(zipfile.ZipFile(io.BytesIO(archive)).namelist()) == {"files/", *(f"files/{name}" for name in packed)}
 
 
 def test_image_holds_what_the_dockerfile_copies_into_its_working_folder():

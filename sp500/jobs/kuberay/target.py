@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 # What the Dockerfile copies into the folder that commands start in.
 IN_IMAGE = ("experiments", "sp500", "pyproject.toml")
-# A ConfigMap holds 2**20 bytes, and the zip is a little larger than what cannot be compressed.
-LIMIT_BYTES, ARCHIVED = 10**6, "files"
+# Of the files, and of their zip, which is as large as a ConfigMap holds: each file adds its path twice.
+LIMIT_BYTES, LIMIT_ZIP_BYTES, ARCHIVED = 10**6, 2**20, "files"
 # Ends the name under which a job is sent as a dry run.
 TRIED = "-check"
 
@@ -177,13 +177,8 @@ def pack_files(paths: Sequence[Path]) -> bytes:
 
     Its dates are constant, so that the same files make the same request.
     """
-    for path in filter(working_dir.is_credential, paths):
-        raise ConfigError(
-            f"{path}: looks like credentials, and everybody who reads the namespace would see it. Leave it out, and "
-            "name a Secret by --secrets NAME=SECRET/KEY"
-        )
-    if above := [path for path in paths if path.parts[:1] == ("..",)]:
-        raise ConfigError(f"{above[0]}: is not in this folder, whose files go with the job: change to one above")
+    for path in paths:
+        _check_name(path)
     buffer = io.BytesIO()
     try:
         sizes = {path: path.stat().st_size for path in paths}
@@ -204,7 +199,25 @@ def pack_files(paths: Sequence[Path]) -> bytes:
             f"{error.filename}: cannot be read in {Path.cwd()} ({error.strerror}), and would go with the job. Correct "
             f"the path; what the image has is named {IMAGE_FOLDER}/{error.filename}"
         ) from None
+    if (size := len(buffer.getvalue())) > LIMIT_ZIP_BYTES:
+        raise ConfigError(
+            f"--file: the command has {len(paths)} files in a zip of {size / 1e6:.2f} MB, over the "
+            f"{LIMIT_ZIP_BYTES / 1e6:.2f} MB that a ConfigMap holds. Upload their folder (scripts/upload-data FOLDER)"
+        )
     return buffer.getvalue()
+
+
+def _check_name(path: Path) -> None:
+    """Raise ConfigError for a file outside this folder, or that looks like credentials, by itself or where it leads."""
+    folder, real = Path.cwd(), Path(os.path.realpath(path))  # Path.resolve has another error for a loop of links
+    if path.parts[:1] == ("..",) or not real.is_relative_to(folder):
+        link = "" if path.parts[:1] == ("..",) else f" (it is a link to {real})"
+        raise ConfigError(f"{path}: is not in this folder{link}, whose files go with the job: change to one above")
+    if working_dir.is_credential(path) or working_dir.is_credential(real.relative_to(folder)):
+        raise ConfigError(
+            f"{path}: looks like credentials, and everybody who reads the namespace would see it. Leave it out, and "
+            "name a Secret by --secrets NAME=SECRET/KEY"
+        )
 
 
 def read_cluster(path: Path) -> Document:
