@@ -75,28 +75,36 @@ class Mine(sp500.PriceTask):
     features = ("log_return",)
 
 
+def leave_mark(method):
+    open(f"{MARK}-{method}", "w").close()
+
+
 class Looped(Biopsies):
     def prepare(self, config):
+        leave_mark("prepare")
         rows = [(row, target) for row, target in zip(*load_breast_cancer(return_X_y=True))]
         return sp500.from_torch(rows[:300], rows[300:400], rows[400:], config=config)
 
     def transform(self, x, target, rng):
+        leave_mark("transform")
         return x + rng.normal(), target
 
     def step(self, trainer, batch):
+        leave_mark("step")
         loss = self.loss(trainer.forward(trainer.model, batch.x), batch.y)
         trainer.update(loss, batch.total)
         return loss
 
     def measure(self, outputs, targets):
+        leave_mark("measure")
         return {"top1": sp500.Sums((outputs.argmax(dim=1) == targets).sum(), len(targets))}
 """
 CLASSES = {"price task": "Mine", "task of the loop": "Looped"}
 
 
-def payload(mark: Path) -> str:
-    """The Python of the run, which leaves a mark when it runs, and then ends whatever trains."""
-    return Path("biopsies.py").read_text() + f"{MINE}\n\nopen({str(mark)!r}, 'w')\nraise ImportError\n"
+def payload(mark: Path, end: str = "raise ImportError") -> str:
+    """The Python of the run, which leaves a mark when it is imported, and then ends whatever trains."""
+    return Path("biopsies.py").read_text() + f"MARK = {str(mark)!r}\n{MINE}\n\nopen(MARK, 'w')\n{end}\n"
 
 
 DOORS = {
@@ -110,7 +118,7 @@ DOORS = {
 }
 
 
-def forge(theirs: Path, door: str, part: str) -> Path:
+def forge(theirs: Path, door: str, part: str, **more: str) -> Path:
     """The run as it was sent, with its task or its model behind a door; the mark of its Python."""
     place, mark = DOORS[door], Path.cwd() / "mark"
     shutil.copytree(theirs, EVIL, symlinks=True)
@@ -119,7 +127,7 @@ def forge(theirs: Path, door: str, part: str) -> Path:
     if not place.endswith(".py"):
         file = Path(*place.split(".")).with_suffix(".py")
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(payload(mark))
+    file.write_text(payload(mark, **more))
     if "package" in place:
         (file.parent / "__init__.py").write_text(f"open({str(mark)!r}, 'w')\n")
     if door == "file":
@@ -292,6 +300,16 @@ def test_python_of_a_run_that_is_trusted_runs(verb: str, part: str, theirs: Path
     mark = forge(theirs, "file", part)
     act(RUNNING[verb], "--trust-source")
     assert mark.exists()
+
+
+def test_methods_of_a_task_of_the_loop_run_only_if_it_is_trusted(theirs: Path) -> None:
+    """Its file can be imported here."""
+    mark = forge(theirs, "file", "task of the loop", end="")
+    assert act(RUNNING["train --config FILE"]) == 2
+    assert not list(mark.parent.glob("mark*"))
+    assert act(RUNNING["train --config FILE"], "--trust-source") == 0
+    ran = {path.name for path in mark.parent.glob("mark*")}
+    assert ran == {"mark", "mark-prepare", "mark-transform", "mark-step", "mark-measure"}
 
 
 @pytest.mark.parametrize("door", [door for door in DOORS if "module" in door])
