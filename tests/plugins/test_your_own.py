@@ -107,7 +107,7 @@ def test_job_of_the_queue_trains_it_and_the_report_names_it(queue: list[str]) ->
     assert record is not None
     assert record.status == "ok"
     report = command(str(ROOT / "experiments" / "compare.py")).stdout
-    assert "models: Biopsies: the one model" in report
+    assert "Biopsies: 0 of 1 model beat" in report
     assert "source/" not in report
     page = Path("runs/report/index.html").read_text()
     assert "Residual width 32" in page

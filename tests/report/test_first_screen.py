@@ -49,6 +49,10 @@ def is_busy(row: dict[str, Any]) -> bool:
     return (row.get("others_share") or 0) > 0.1 or (row.get("cpu_share") or 1) < 0.8
 
 
+def sized(multiplier: int) -> str:
+    return "the data as it is" if multiplier == 1 else f"{multiplier} times the data"
+
+
 class Oracle:
     """What record files say, without a line of the report's code."""
 
@@ -78,8 +82,8 @@ class Oracle:
         if both:
             rows = [row for row in ended if row["multiplier"] == max(both) and row["arm"] != "in_memory"]
             seconds = {self.label(row): row["seconds"] - row["writing_seconds"] for row in rows}
-            timings.append((f"×{max(both)}", seconds, any(map(is_busy, rows))))
-        return timings
+            timings.append((sized(max(both)), seconds, any(map(is_busy, rows))))
+        return sorted(timings, key=lambda timing: timing[2])
 
     def clause(self, task: str, seconds: dict[str, float]) -> tuple[str, str]:
         ray = min(value for way, value in seconds.items() if "Ray " in way and "without" not in way)
@@ -99,9 +103,9 @@ class Oracle:
         gains, losses = [], [clause for word, clause in clauses if word != "faster"]
         if only := sorted((gone & ray) - fit):
             budget = held(self.rows[0]["memory_limit_bytes"])
-            gains.append(f"room for {listed([f'×{size}' for size in only])} (too large for one process in {budget})")
+            gains.append(f"room for {listed(list(map(sized, only)))} (too large for one process in {budget})")
         elif ray and ray <= fit and clauses:
-            losses.append(f"×{max(ray)} also fit one process")
+            losses.append(f"{sized(max(ray))} also fit one process")
         if faster := [clause for word, clause in clauses if word == "faster"]:
             gains.append(f"time: {listed(faster)}")
         if gains:
@@ -121,15 +125,15 @@ class Oracle:
         windows = next(row["windows"] for row in self.rows if row["multiplier"] == largest and row["windows"])
         trained = max(row["multiplier"] for row in self.rows if row["status"] == "ok")
         budget = held(self.rows[0]["memory_limit_bytes"])
-        caption = f"×{largest} ({float(f'{windows:.3g}'):,.0f} windows): {listed(parts)}. The budget is {budget}."
-        return f"×{trained} fits", caption
+        caption = f"{sized(largest)} ({float(f'{windows:.3g}'):,.0f} windows): {listed(parts)}. The budget is {budget}."
+        return f"{trained}× the data", caption
 
     def faster(self) -> tuple[str, str]:
         (task, seconds, busy), *others = self.timings()
         ways = sorted(seconds, key=lambda way: -seconds[way])
-        caption = f"{task}: {listed([f'{took(seconds[way])} {way}' for way in ways])}."
+        caption = f"{task[0].upper()}{task[1:]}: {listed([f'{way} {took(seconds[way])}' for way in ways])}."
         pays = self.search and self.search["search"].get("break_even")
-        if pays:
+        if pays and " faster" not in self.clause(task, seconds)[1]:
             first = next(row for row in pays["configs"] if row["configs"] is not None)
             caption += f" Ray pays from about {math.ceil(first['configs'])} configs on {first['cores']} cores."
         caption += "".join([f" Also: {self.clause(*other[:2])[1]}." for other in others if not other[2]][:1])
@@ -152,7 +156,8 @@ class Oracle:
                 each = {"cpus": cluster["CPU"] / cluster["nodes"], "gib": cluster["memory"] / GIB / cluster["nodes"]}
                 hourly = count * hour(each) + sum(map(hour, rates["beside"]))
                 total += hourly * run["seconds"]["total"] / 3600
-        caption = "All runs together, at rates of 2024-12-01, which are assumptions."
+        assumed = "at rates of 2024-12-01, which are assumptions"
+        caption = f"All runs together, {assumed}." if total else "Nothing was rented."
         if self.search:
             names, arms = self.search["search"]["runs"], self.search["search"]["arms"]
             alone = min((arm for arm in arms if arm != "ray"), key=lambda arm: arms[arm]["seconds"])
@@ -163,7 +168,8 @@ class Oracle:
                 f"{usd(ray * seconds[names['ray']] / 3600)} on Ray",
             ]
             task = f"{self.search['search']['configs']} configs"
-            caption += f" On rented nodes, in the same seconds, {task} would cost {listed(prices)}."
+            rented = "On rented nodes" if total else f"On rented nodes, {assumed}"
+            caption += f" {rented}, in the same seconds, {task} would cost {listed(prices)}."
         return usd(total), caption
 
     def same(self) -> tuple[str, str]:
@@ -183,10 +189,10 @@ class Oracle:
         largest, count = max(gaps[kind].values()), len(gaps[kind])
         at = max(gaps[kind], key=lambda key: gaps[kind][key])
         what = f"{kind} at ×{at}" if kind == "test error" else kind
-        text = share(largest, 2) if largest >= 1e-4 else "0"
+        text = f"within {share(largest, 2)}" if largest >= 1e-4 else "all digits"
         pair = "one pair" if count == 1 else f"{count} pairs"
         caption = f"Largest difference between arms: {what}, {pair} with equal settings."
-        return text, caption + ("" if largest else " All digits agree.")
+        return text, caption
 
 
 def written(runs: Runs, tmp_path: Path) -> dict[str, Any]:
@@ -225,7 +231,7 @@ def test_first_screen_of_kept_runs_is_what_their_files_say(tmp_path: Path) -> No
     lows = [run["metrics"]["test"]["improvement"]["low"] for run in judged]
     good = screen["answers"][-1]
     assert max(low for low in lows if low is not None) <= 0
-    assert (good["number"], good["caption"][:3]) == ("0 of 2", "No.")
+    assert (good["number"], good["caption"][:3]) == ("0 of 2 better", "Not")
 
 
 def arms(seconds: dict[str, float]) -> dict[str, Any]:
@@ -263,9 +269,9 @@ def hand_made(ray: float, *, bought: bool) -> tuple[list[Any], dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("ray", "bought", "start"), [
-    (8.0, True, "The cluster bought room for ×50 (too large for one process in 2 GiB) and time: 18 configs 2.5×"),
+    (8.0, True, "The cluster bought room for 50 times the data (too large for one process in 2 GiB) and time: 18"),
     (50.0, False, "The cluster bought nothing here: 18 configs 2.5× slower (50 s, not 20 s)"),
-    (21.0, False, "The cluster bought nothing here: 18 configs about as fast (21 s, not 20 s), ×50 about as fast"),
+    (21.0, False, "The cluster bought nothing here: 18 configs about as fast (21 s, not 20 s), 50 times the data"),
 ])  # fmt: skip
 def test_headline_and_answers_follow_from_the_records(ray: float, bought: bool, start: str, tmp_path: Path) -> None:
     records, results = hand_made(ray, bought=bought)
@@ -283,7 +289,7 @@ def test_one_model_without_a_cluster_leaves_commands_for_the_rest(tmp_path: Path
     screen = written(Runs([run], {}, {}), tmp_path)
     assert screen["headline"] == Oracle([run.model_dump(mode="json")], {}).headline()
     [good] = screen["answers"]
-    assert good["number"] == share(gain["value"], sign="+")
+    assert good["number"] == f"{share(gain['value'])} lower error"
     interval = f"{share(gain['low'], sign='+')} to {share(gain['high'], sign='+')}"
     assert good["caption"] == (
         "Yes. Returns of ^GSPC: mlp 64x2 has a lower test MSE than the strongest naive forecast (training mean), 95% "

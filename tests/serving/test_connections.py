@@ -13,6 +13,7 @@ import uvicorn
 from http_server import serving
 
 from sp500.jobs.manifests.rayservice import FAST_PROXY
+from sp500.machine import system
 from sp500.serving import connections
 
 LONG = 60.0
@@ -158,7 +159,7 @@ def test_new_connection_takes_the_place_of_the_one_that_waited_longest(
 
 def test_few_files_allow_few_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     for files, allowed in ((64, 16), (10**6, connections.MOST_CONNECTIONS), (-1, connections.MOST_CONNECTIONS)):
-        monkeypatch.setattr(connections.resource, "getrlimit", lambda _, files=files: (files, files))
+        monkeypatch.setattr(system.resource, "getrlimit", lambda _, files=files: (files, files))
         assert connections.count_allowed() == allowed
 
 

@@ -32,6 +32,11 @@ COMMANDS: Mapping[str, str] = {
 """The question's command, if no run answers it."""
 
 
+def name_size(multiplier: int) -> str:
+    """Return a size of the data in words: '50 times the data'."""
+    return "the data as it is" if multiplier == 1 else f"{multiplier:,} times the data"
+
+
 @dataclass(frozen=True)
 class Answer:
     """One question, the number that answers it, and the sentence that says what the number is."""

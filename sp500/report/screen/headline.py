@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sp500.formatting import join, size, some
-from sp500.report.scale.results import at
-from sp500.report.screen.answer import Answer, Facts
+from sp500.report.screen.answer import Answer, Facts, name_size
 from sp500.report.screen.room import find_largest_alone, list_sizes_only_on_ray
 from sp500.report.screen.timing import Timing, describe_busy
 from sp500.runs import cost
@@ -36,7 +35,7 @@ def write_headline(facts: Facts, timings: Sequence[Timing]) -> str:
     gains, losses = [], []
     if sizes := list_sizes_only_on_ray(facts.scale):
         budget = size(facts.scale.rows[0]["memory_limit_bytes"])
-        named = join([at(multiplier) for multiplier in sizes])
+        named = join([name_size(multiplier) for multiplier in sizes])
         gains.append(f"room for {named} (too large for one process in {budget})")
     faster = [timing.clause() for timing in both if timing.verdict == "faster"]
     gains += [f"time: {join(faster)}"] if faster else []
@@ -45,7 +44,7 @@ def write_headline(facts: Facts, timings: Sequence[Timing]) -> str:
         why = "the machine was busy" if both else "no task ran both with and without it"
         return f"What the cluster bought is not known: {why}."
     if not sizes and (largest := find_largest_alone(facts.scale)):
-        losses.append(f"{at(largest)} also fit one process")
+        losses.append(f"{name_size(largest)} also fit one process")
     if gains:
         return f"The cluster bought {join(gains)}{f', but {join(losses)}' if losses else ''}."
     return f"The cluster bought nothing here: {join(losses)}."

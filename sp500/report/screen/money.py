@@ -19,7 +19,8 @@ def answer(facts: Facts, timings: Sequence[Timing]) -> Answer | None:
         return None
     costs = [cost.cost(record, rates) for record in (*facts.runs.records, *facts.runs.unended)]
     total = sum(paid.amount for paid in costs if paid)
-    caption = f"All runs together, at rates of {rates.date}, which are assumptions."
+    assumed = f"at rates of {rates.date}, which are assumptions"
+    caption = f"All runs together, {assumed}." if total else "Nothing was rented."
     bars, clauses = [], []
     for side in _price(timings):
         price = price_on_cluster(facts, side.run, rates)
@@ -29,7 +30,8 @@ def answer(facts: Facts, timings: Sequence[Timing]) -> Answer | None:
             bars.append(Bar(side.label, price, text, COLORS.get(side.arm, "")))
     if clauses:
         task = next(timing.task for timing in timings if timing.times is not None)
-        caption += f" On rented nodes, in the same seconds, {task} would cost {join(clauses)}."
+        rented = "On rented nodes" if total else f"On rented nodes, {assumed}"
+        caption += f" {rented}, in the same seconds, {task} would cost {join(clauses)}."
     chart = draw_bars("costs", bars, f"{caption} Bars: on rented nodes.", width=SMALL) if len(bars) > 1 else None
     return Answer(COSTS, amount(total, rates.currency), caption, "cost", chart)
 

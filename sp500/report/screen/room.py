@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from sp500.formatting import approx, join, size
+from sp500.formatting import TIMES, approx, join, size
 from sp500.report.plot_style import COLORS, GREY, SMALL, Bar, draw_bars
 from sp500.report.scale import verdicts
-from sp500.report.scale.results import Row, Scale, at, needed_bytes
-from sp500.report.screen.answer import FITS, Answer
+from sp500.report.scale.results import Row, Scale, needed_bytes
+from sp500.report.screen.answer import FITS, Answer, name_size
 
 
 def answer(scale: Scale) -> Answer | None:
@@ -20,11 +20,11 @@ def answer(scale: Scale) -> Answer | None:
     budget = size(sized[0]["memory_limit_bytes"])
     parts = [f"{row['label']} {_describe(row)}" for row in sized]
     windows = next((row["windows"] for row in sized if row["windows"]), None)
-    named = at(largest) + (f" ({approx(windows)} windows)" if windows else "")
+    named = name_size(largest) + (f" ({approx(windows)} windows)" if windows else "")
     caption = f"{named}: {join(parts)}. The budget is {budget}."
     bars = [_bar(row) for row in sized]
     line = (float(sized[0]["memory_limit_bytes"]), f"budget {budget}")
-    number = f"{at(max(trained))} fits" if trained else "nothing fits"
+    number = f"{max(trained):,}{TIMES} the data" if trained else "nothing fits"
     return Answer(FITS, number, caption, "scale", draw_bars("fits", bars, caption, width=SMALL, line=line))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -15,8 +14,6 @@ from sp500.runs.compare import relative_gap
 
 LEAST = 1e-4
 """Share below which a difference is given as a power of ten."""
-DIGITS = 16
-"""Decimal digits of a float64, the length of a bar for a difference of 1."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +39,10 @@ def answer(differences: list[Difference]) -> Answer | None:
     largest = max(differences, key=lambda item: item.gap)
     of = f"{some(largest.count, 'pair')} with equal settings" if largest.count > 1 else "one pair with equal settings"
     caption = f"Largest difference between arms: {largest.compared}, {of}."
-    caption += "" if largest.gap else " All digits agree."
-    bars = [
-        Bar(item.short, DIGITS + math.log10(max(item.gap, 10.0**-DIGITS)) if item.gap else 0, _text(item.gap), GREY)
-        for item in differences
-    ]
-    chart = draw_bars("same", bars, f"{caption} Bars are logarithmic.", width=SMALL)
-    return Answer(SAME, _text(largest.gap), caption, largest.section, chart)
+    bars = [Bar(item.short, item.gap, _text(item.gap), GREY) for item in differences]
+    chart = draw_bars("same", bars, caption, width=SMALL)
+    number = f"within {_text(largest.gap)}" if largest.gap else "all digits"
+    return Answer(SAME, number, caption, largest.section, chart)
 
 
 def _text(value: float) -> str:

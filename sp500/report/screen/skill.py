@@ -14,7 +14,7 @@ from sp500.report.screen.answer import GOOD, Answer
 
 GROUPS = 4
 """Kinds of forecasts in the chart."""
-BETTER = "better"
+BETTER, UNCLEAR = "better", "unclear"
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ def answer(groups: Sequence[Group]) -> Answer | None:
     """Return how far the best model is above the strongest naive forecast, or how many of how many models are."""
     contests = collect(groups)
     if not contests:
-        return _accuracy(groups)
+        return _unbeatable(groups) or _accuracy(groups)
     first, *others = contests
-    number = _gain(first) if first.better else f"{first.better} of {first.models}"
+    number = f"{_gain(first).lstrip('+')} lower error" if first.better else f"{first.better} of {first.models} better"
     shown = " ".join([_describe(first), *(_mention(other) for other in others[: GROUPS - 1])])
     warning = next((text for group in groups if (text := find_suspects(group))), "")
     dots = [
@@ -72,7 +72,8 @@ def _describe(contest: Contest) -> str:
         head = f"Yes. {contest.group.subject}: {name} has a lower {metric} than the strongest naive forecast ({rival})"
         return f"{head}, {interval}; {contest.better} of {contest.models} models do."
     models = some(contest.models, "model")
-    head = f"No. {contest.group.subject}: {contest.better} of {models} beat the strongest naive forecast ({rival})."
+    says = "Not shown" if contest.word == UNCLEAR else "No"
+    head = f"{says}. {contest.group.subject}: {contest.better} of {models} beat the strongest naive forecast ({rival})."
     verdict = f"{interval}: {contest.word}" if ends else "without an interval"
     return f"{head} Best: {name}, {_gain(contest)}, {verdict}."
 
@@ -85,6 +86,16 @@ def _mention(contest: Contest) -> str:
 def _gain(contest: Contest) -> str:
     gain = contest.best["improvement"]
     return percent(gain["value"] if gain else None, sign=True)
+
+
+def _unbeatable(groups: Sequence[Group]) -> Answer | None:
+    """Return that a naive forecast is never wrong, where that is why no improvement can be computed."""
+    for group in groups:
+        if gains := [gain for row in group.models if (gain := row["improvement"])]:
+            rival = group.kind.name_naive(gains[0]["over"])
+            caption = f"{group.subject}: the best naive forecast ({rival}) is never wrong on the test."
+            return Answer(GOOD, "not known", caption, "models")
+    return None
 
 
 def _accuracy(groups: Sequence[Group]) -> Answer | None:

@@ -10,8 +10,8 @@ from sp500.formatting import TIMES, join, seconds, some
 from sp500.report.plot_style import COLORS, SMALL, Bar, draw_bars
 from sp500.report.programs import speedup
 from sp500.report.scale import verdicts
-from sp500.report.scale.results import Scale, at
-from sp500.report.screen.answer import FASTER, Answer, Facts
+from sp500.report.scale.results import Scale
+from sp500.report.screen.answer import FASTER, Answer, Facts, name_size
 from sp500.report.search.arms import describe_break_even
 from sp500.report.search.results import Search
 from sp500.runs import compare
@@ -87,9 +87,9 @@ def describe(times: float | None, verdict: str) -> str:
 
 
 def collect(facts: Facts) -> list[Timing]:
-    """Return what was timed, those with Ray and without it first."""
+    """Return what was timed, first what ran with Ray and without it on a machine that was not busy."""
     timings = [*_search(facts.search), *time_sizes(facts.scale), *_programs(facts), *_trainings(facts.runs.records)]
-    return sorted(timings, key=lambda timing: timing.times is None)
+    return sorted(timings, key=lambda timing: (timing.times is None, timing.busy))
 
 
 def answer(timings: Sequence[Timing]) -> Answer | None:
@@ -97,15 +97,16 @@ def answer(timings: Sequence[Timing]) -> Answer | None:
     if not timings:
         return None
     timing, *others = timings
+    task = timing.task[0].upper() + timing.task[1:]
     sides = sorted(timing.sides, key=lambda side: -side.seconds)
-    took = join([f"{seconds(side.seconds)} {side.label}" for side in sides])
+    took = join([f"{side.label} {seconds(side.seconds)}" for side in sides])
     if timing.times is not None:
         number = describe(timing.times, timing.verdict)
-        remarks = [f"{timing.task}: {took}.", timing.more]
+        remarks = [f"{task}: {took}.", "" if timing.verdict == "faster" else timing.more]
         remarks += [f"Also: {other.clause()}." for other in others if other.verdict][:1]
     else:
         number = describe(sides[0].seconds / sides[-1].seconds, "faster")
-        remarks = [f"{timing.task}: {took}.", "Not run on Ray." if timing.ray is None else "Only run on Ray."]
+        remarks = [f"{task}: {took}.", "Not run on Ray." if timing.ray is None else "Only run on Ray."]
     caption = " ".join(filter(None, [*remarks, describe_busy([timing])]))
     bars = [Bar(side.label, side.seconds, seconds(side.seconds), COLORS.get(side.arm, "")) for side in sides]
     return Answer(FASTER, number, caption, timing.section, draw_bars("faster", bars, caption, width=SMALL))
@@ -145,7 +146,7 @@ def time_sizes(scale: Scale) -> Iterator[Timing]:
     rows = [base, *(row for multiplier, row in sized if multiplier == largest)]
     sides = [Side(row["label"], row["arm"], verdicts.count_seconds(row), row["run"]) for row in rows]
     margin = sum(map(verdicts.margin, rows[:2]))
-    yield Timing(at(largest), "scale", sides, any(map(compare.busy, rows)), margin)
+    yield Timing(name_size(largest), "scale", sides, any(map(compare.busy, rows)), margin)
 
 
 def _programs(facts: Facts) -> Iterator[Timing]:
