@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 import runpy
 import threading
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 from test_training import train_workers
 
@@ -25,17 +27,8 @@ from sp500.tasks.cuts import SAME
 
 DOCS = Path(__file__).parents[2] / "docs"
 SCRIPT, PORT = DOCS / "examples/digits_script.py", DOCS / "examples/digits_task.py"
-LOOP: dict[str, Any] = {
-    "batch_size": 64,
-    "lr": 0.1,
-    "optimizer": "sgd",
-    "optimizer_options": {"momentum": 0.9, "nesterov": True},
-    "weight_decay": 5e-4,
-    "schedule": "onecycle",
-    "ema": 0.95,
-    "early_stop_patience": 0,
-    "dtype": "float64",
-}
+COMMAND = re.findall(r"```sh\n(.*?)```", (DOCS / "from-a-script.md").read_text(), re.DOTALL)[0]
+FLAGS = re.findall(r"--train\.(\S+) (\S+)", COMMAND)
 NOISE = """
     def transform(self, x, y, rng):
         return x + torch.from_numpy(rng.normal(0, 0.05, tuple(x.shape))), y
@@ -47,13 +40,22 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+def loop() -> dict[str, Any]:
+    """The settings of the page's command."""
+    settings: dict[str, Any] = {"optimizer_options": {}}
+    for flag, value in FLAGS:
+        group, _, name = flag.replace("-", "_").rpartition(".")
+        (settings[group] if group else settings)[name] = yaml.safe_load(value)
+    return settings
+
+
 def ported(name: str, text: str, *, workers: int = 0, loaders: int = 0, **changed: Any) -> RunRecord:
     Path("digits_task.py").write_text(text)
     return sp500.train(
         name=name,
         task="digits_task.py:Task",
         model={"kind": "digits_task.py:Net"},
-        train={**LOOP, **changed},
+        train={**loop(), **changed, "dtype": "float64"},
         data={"loaders": loaders},
         num_workers=workers,
     )
