@@ -268,6 +268,8 @@ def verb(words: tuple[str, ...]) -> int:
 def experiment(path: str, words: tuple[str, ...]) -> int:
     """The exit code of an experiment: run, or with --dry-run, or with its flags parsed alone."""
     name = PurePath(path).stem
+    if {"--watch", "--runs"} & set(words):  # one does not end, the other names runs that are not there
+        return parsed(lambda: script(path, *words))
     if name == "compare" or "--dry-run" in words:
         return script(path, *words)
     return script(path, *words, "--dry-run") if name in DRY else parsed(lambda: script(path, *words))

@@ -116,7 +116,7 @@ def test_time_before_a_kill_counts_for_a_trial_that_goes_on(base, data, tmp_path
     endless = space.trial(base, {"train.epochs": 1_000_000})
     monkeypatch.setattr(PausedTraining, "position", lambda self: (1, 60.0))
     limits = Limits(pack="off", timeout=60.0, stop=StopRule("asha", 1_000))
-    [report] = sequential.run_to_rungs(data, endless, limits, tmp_path)
+    *_, report = sequential.run_to_rungs(data, endless, limits, tmp_path)
     assert (report.result.status, report.rung) == ("failed", None)
     assert 60 < report.result.seconds < 65
 
