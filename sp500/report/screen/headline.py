@@ -43,8 +43,8 @@ def write_headline(facts: Facts, timings: Sequence[Timing]) -> str:
     if not gains and not losses:
         why = "the machine was busy" if both else "no task ran both with and without it"
         return f"What the cluster bought is not known: {why}."
-    if not sizes and (largest := find_largest_alone(facts.scale)):
-        losses.append(f"{name_size(largest)} also fit one process")
+    if not sizes and find_largest_alone(facts.scale):
+        losses.append("the largest data also fit one process")
     if gains:
         return f"The cluster bought {join(gains)}{f', but {join(losses)}' if losses else ''}."
     return f"The cluster bought nothing here: {join(losses)}."
@@ -63,7 +63,7 @@ def write_note(facts: Facts, timings: Sequence[Timing]) -> str:
     what = f"{some(nodes, 'simulated node')} of Ray" if nodes else "Ray"
     return (
         f"Cluster here: {what} on the {cores} of one machine, which shows what distributing costs, not what more "
-        f"machines would gain. {busy}"
+        f"machines would gain. {busy}".rstrip()
     )
 
 

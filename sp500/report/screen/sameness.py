@@ -39,7 +39,7 @@ def answer(differences: list[Difference]) -> Answer | None:
     largest = max(differences, key=lambda item: item.gap)
     of = f"{some(largest.count, 'pair')} with equal settings" if largest.count > 1 else "one pair with equal settings"
     caption = f"Largest difference between arms: {largest.compared}, {of}."
-    bars = [Bar(item.short, item.gap, _text(item.gap), GREY) for item in differences]
+    bars = [Bar(item.short, item.gap / (largest.gap or 1), _text(item.gap), GREY) for item in differences]
     chart = draw_bars("same", bars, caption, width=SMALL)
     number = f"within {_text(largest.gap)}" if largest.gap else "all digits"
     return Answer(SAME, number, caption, largest.section, chart)
