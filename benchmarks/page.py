@@ -6,6 +6,8 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from sp500.formatting import some
+
 TITLES = {"search": "Searches", "start": "Starts", "train": "Training with two workers", "serve": "Serving"}
 ABOUT = {
     "search": """The 108 MLPs of `tune.py --space grid108` on the bundled index, batch 256, from the start to the exit
@@ -52,14 +54,14 @@ def section(result: Mapping[str, Any]) -> str:
     where = f"{machine['cpus']} cores ({machine['processor']}), {machine['memory_gib']} GiB, {machine['system']}"
     loads = "load of the machine {:.1f} before and {:.1f} after".format(*result["load"])
     quick = "**Not a measurement: a trial run with `--quick`.**\n\n" if result["quick"] else ""
-    some = (
+    partial = (
         f"Measured: {', '.join(result['only'])}. The other programs of this part were left out.\n\n"
         if result["only"]
         else ""
     )
-    when = f"{result['date']}, {result['turns']} turns, {loads}. {where}. {versions}."
+    when = f"{result['date']}, {some(result['turns'], 'turn')}, {loads}. {where}. {versions}."
     tables = "\n".join(_table(table) for table in result["tables"])
-    return f"## {TITLES[result['part']]}\n\n{quick}{some}{ABOUT[result['part']]}\n\n{when}\n\n{tables}"
+    return f"## {TITLES[result['part']]}\n\n{quick}{partial}{ABOUT[result['part']]}\n\n{when}\n\n{tables}"
 
 
 def _table(table: Mapping[str, Any]) -> str:

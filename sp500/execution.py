@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +19,7 @@ from sp500.config.frozen import Frozen, setting
 from sp500.config.program import ProgramConfig
 from sp500.credentials import mask
 from sp500.errors import ConfigError, DiskError, SP500Error
-from sp500.formatting import reference_name
+from sp500.formatting import flatten, reference_name
 from sp500.machine import ray_address
 from sp500.machine.disk import FULL, disk_error
 from sp500.machine.memory import is_out_of_memory
@@ -271,18 +271,9 @@ def _difference(stored: Runnable, wanted: Runnable) -> str:
     """Return the first settings that decide numbers and differ, with the kept and the given value."""
     if changed := stored.name_changed_source(wanted):
         return changed
-    ours, theirs = (dict(_flat(config.settings())) for config in (stored, wanted))
+    ours, theirs = (flatten(config.settings()) for config in (stored, wanted))
     names = [name for name in ours | theirs if ours.get(name) != theirs.get(name) and not name.startswith(IDLE)]
     return ", ".join(f"{name} {ours.get(name)}, not {theirs.get(name)}" for name in names[:3])
-
-
-def _flat(settings: dict[str, object], section: str = "") -> Iterator[tuple[str, object]]:
-    """Yield dotted settings."""
-    for name, value in settings.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{section}{name}.")
-        else:
-            yield f"{section}{name}", value
 
 
 def _begin(config: Runnable, run: Run) -> float:

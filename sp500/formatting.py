@@ -84,8 +84,16 @@ def size(value: float | None) -> str:
     return f"{float(f'{value / GIB:.3g}'):,g} GiB" if value >= GIB else f"{value / MIB:.0f} MiB"
 
 
+def flatten(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Return nested settings by their dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        flat |= flatten(value, f"{before}{key}.") if isinstance(value, Mapping) else {f"{before}{key}": value}
+    return flat
+
+
 def find_sizes(text: str) -> list[int]:
-    """Return the sizes that a text names, in bytes; what stands in brackets says a size again."""
+    """Return the sizes in a text, in bytes. Sizes in brackets are skipped: they repeat the one before."""
     units = {"bytes": 1, "KiB": 1024, "MiB": MIB, "GiB": GIB}
     pairs = re.findall(rf"(?<![(\d.,])(\d[\d.,]*) ({'|'.join(units)})\b", text)
     return [int(float(number.replace(",", "")) * units[unit]) for number, unit in pairs]

@@ -32,7 +32,7 @@ from sp500.seeding import derive, numpy_generator
 
 Collate = Callable[[list[Any]], tuple[Tensor, Tensor]]
 TWICE, DRAWN = 8, 64
-"""Samples that are read twice, and whose hash is the identity of the data if none is given."""
+"""Samples that are read twice, and whose hash is the default identity of the data."""
 AT_ONCE = 64
 UNKNOWN = "identity of the data not known: the hash is of the first, the last and 64 drawn training samples"
 

@@ -105,7 +105,7 @@ def find_program_files(spec: JobSpec) -> list[Path] | None:
     """Return the relative paths of the files of a program that runs unchanged; None if the job runs no such program.
 
     They are its script, its space, those that --file names, and the script that the job itself runs. Raises ConfigError
-    for a command that is none, and for an interpreter without a file.
+    for an invalid command, and for an interpreter without a file.
     """
     options = [(flag.lstrip("-"), value) for flag, value in _options(spec)]
     commands = [template.parse(value) for flag, value in options if flag == PROGRAM]

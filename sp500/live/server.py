@@ -1,4 +1,4 @@
-"""A page on loopback that renews itself: one address, made anew on request, and nothing else is answered.
+"""A page on loopback that renews itself: it answers one address, and makes the page again on request.
 
 Other users of the machine and pages in the user's browser can reach loopback. So the path is random, the Host header
 has to be this server's (a name that an attacker resolves to 127.0.0.1 is refused), only GET is answered, and no part
@@ -23,7 +23,7 @@ POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; frame-an
 
 
 class LiveServer(ThreadingHTTPServer):
-    """Serves what `make` returns at `url`, on a free port unless one is given."""
+    """Serves what `make` returns at `url`, by default on a free port."""
 
     daemon_threads = True
 
@@ -35,7 +35,7 @@ class LiveServer(ThreadingHTTPServer):
         self._page, self._until, self.pause = b"", -math.inf, SECONDS
 
     def renew(self) -> bytes:
-        """Return the page, made anew unless that was done a moment ago."""
+        """Return the page, made again unless the last one is only seconds old."""
         with self._lock:
             begun = time.monotonic()
             if begun >= self._until:
@@ -53,7 +53,7 @@ class LiveServer(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: LiveServer
     server_version, sys_version = "sp500", ""
-    timeout = 10.0  # a connection that says nothing
+    timeout = 10.0  # of a connection without a request
 
     def do_GET(self) -> None:
         """Answer the one address."""

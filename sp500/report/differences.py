@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from sp500 import formatting
@@ -32,7 +32,7 @@ class DifferenceSection(Section):
 
 def compare(records: Sequence[RunRecord]) -> Table:
     """Return a row per setting that differs, and rows of results; a column per run."""
-    settings = [flatten(record.config) for record in records]
+    settings = [formatting.flatten(record.config) for record in records]
     keys = dict.fromkeys(key for each in settings for key in each if not key.startswith(PLACES))
     differing = [key for key in keys if len({repr(each.get(key)) for each in settings}) > 1]
     rows = [(key, [formatting.setting(each.get(key)) for each in settings]) for key in differing]
@@ -46,11 +46,3 @@ def compare(records: Sequence[RunRecord]) -> Table:
         {"Setting": key} | dict(zip([record.name for record in records], values, strict=True)) for key, values in rows
     ]
     return table("Settings that differ, and results", lines, text=lines[0])
-
-
-def flatten(config: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Return nested settings by their dotted keys."""
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        flat |= flatten(value, f"{before}{key}.") if isinstance(value, Mapping) else {f"{before}{key}": value}
-    return flat

@@ -136,7 +136,7 @@ def run_record(
 ) -> RunRecord:
     """Return the record, without metrics, of a fit that has just ended; its epochs go to the run's folder.
 
-    `arm`: solo or ray unless it is given.
+    `arm`: default solo, or ray with workers.
     """
     fitted, warm = (datetime.now(UTC) - started).total_seconds(), result.warm_seconds
     run.write_epochs(result.epochs)

@@ -27,7 +27,7 @@ from sp500.models import catalog, dropout
 from sp500.models.batch_norm import BATCH_NORM
 from sp500.seeding import derive
 from sp500.training import evaluation
-from sp500.training.optimizer import Optimizers
+from sp500.training.optimizer import MAIN, Optimizers
 from sp500.training.step import DTYPES
 from sp500.training.task import BatchTransforming, Stepping, Task
 from sp500.training.throughput import ModelCost
@@ -171,7 +171,7 @@ class _LossesOnly(Trainer):
 
     losses: list[Tensor]
 
-    def update(self, loss_sum: Tensor, count: float, optimizer: str = "main") -> None:
+    def update(self, loss_sum: Tensor, count: float, optimizer: str = MAIN) -> None:
         """Leave the weights as they are."""
         del optimizer
         self.losses.append(loss_sum.detach().double() / max(count, 1))

@@ -21,7 +21,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from sp500.errors import ConfigError
-from sp500.formatting import size
+from sp500.formatting import flatten, size
 from sp500.machine.disk import file_digest
 from sp500.runs.checksums import line_error, read_lines
 from sp500.runs.cost import RateTable, cost
@@ -262,15 +262,8 @@ def _settings(run: Run, record: RunRecord) -> dict[str, object]:
 
 def _params(settings: Mapping[str, object]) -> dict[str, str]:
     """Return settings by dotted name; those that are not set are left out."""
-    return {_key(name): _text(value)[:LONGEST_PARAM] for name, value in _flat(settings) if value not in (None, [], {})}
-
-
-def _flat(settings: Mapping[str, object], section: str = "") -> Iterator[tuple[str, object]]:
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{section}{name}.")
-        else:
-            yield f"{section}{name}", value
+    params = flatten(settings).items()
+    return {_key(name): _text(value)[:LONGEST_PARAM] for name, value in params if value not in (None, [], {})}
 
 
 def _text(value: object) -> str:

@@ -188,7 +188,7 @@ class Oracle:
         kind = max((kind for kind in gaps if gaps[kind]), key=lambda kind: max(gaps[kind].values()))
         largest, count = max(gaps[kind].values()), len(gaps[kind])
         at = max(gaps[kind], key=lambda key: gaps[kind][key])
-        what = f"{kind} at ×{at}" if kind == "test error" else kind
+        what = f"{kind} on {sized(at)}" if kind == "test error" else kind
         text = f"within {share(largest, 2)}" if largest >= 1e-4 else "all digits"
         pair = "one pair" if count == 1 else f"{count} pairs"
         caption = f"Largest difference between arms: {what}, {pair} with equal settings."

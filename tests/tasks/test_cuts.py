@@ -1,4 +1,4 @@
-"""Two cuts of a batch: what is said of a training's numbers, and that nothing stays behind."""
+"""Two cuts of a batch: the sentence on a training's numbers, and that the model stays as it was."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def _watch(config: Compare, rates: RateTable | None) -> Answer:
         server = LiveServer(page, config.port)
     except OSError as error:
         raise ConfigError(f"--port {config.port}: cannot be used ({error.strerror})") from error
-    server.renew()  # a fault in the flags ends the command, not a request
+    server.renew()  # an error in the flags ends the command, not a request
     print(f"live report: {server.url} (Ctrl-C ends it)", file=sys.stderr, flush=True)
     with server, suppress(KeyboardInterrupt):
         server.serve_forever()

@@ -42,7 +42,7 @@ def _compare(group: Group) -> list[str]:
     rival = f"the best naive forecast ({group.kind.name_naive(first['over'])})"
     contest = f"{rival} on {METRIC.get(first['metric'], first['metric'])}"
     if all(gain["value"] is None for _, gain in judged.values()):
-        return [f"{group.subject}: {rival} is never wrong on the test, so no model can beat it."]
+        return [describe_unbeatable(group, first)]
     words = [(row["name"], gain, against_naive(gain, group.naive_epoch(row))) for row, gain in judged.values()]
     judged_words = [entry for entry in words if entry[2] != NOTHING]
     if not judged_words:
@@ -62,6 +62,12 @@ def _compare(group: Group) -> list[str]:
         verdict = f"{part} {contest} with 95% confidence{usual}."
     once = ["Settings that ran in two arms count once."] if len(judged) < len(group.models) else []
     return [f"{group.subject}: {verdict}", *rest, *once]
+
+
+def describe_unbeatable(group: Group, gain: Improvement) -> str:
+    """Return why no improvement can be computed."""
+    rival = group.kind.name_naive(gain["over"])
+    return f"{group.subject}: the best naive forecast ({rival}) is never wrong on the test, so no model can beat it."
 
 
 def find_suspects(group: Group) -> str:

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 from sp500.formatting import gap, percent, some
 from sp500.report.plot_style import GREY, SMALL, Bar, draw_bars
-from sp500.report.scale.results import at
-from sp500.report.screen.answer import SAME, Answer, Facts
+from sp500.report.screen.answer import SAME, Answer, Facts, name_size
 from sp500.report.screen.timing import pair_trainings
 from sp500.runs.compare import relative_gap
 
 LEAST = 1e-4
-"""Share below which a difference is given as a power of ten."""
+"""Share below which a difference is written as a power of ten."""
 
 
 @dataclass(frozen=True)
@@ -74,4 +73,4 @@ def _sizes(facts: Facts) -> Iterator[Difference]:
     gaps = {size: relative_gap(min(errors), max(errors)) for size, errors in sized.items() if len(errors) > 1}
     if gaps:
         size = max(gaps, key=lambda size: gaps[size])
-        yield Difference(f"test error at {at(size)}", "dataset sizes", len(gaps), gaps[size], "scale")
+        yield Difference(f"test error on {name_size(size)}", "dataset sizes", len(gaps), gaps[size], "scale")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sp500 import formatting
 from sp500.formatting import METRIC, against_naive, bounds, percent, some
 from sp500.report.models.results import Group, ModelRow
-from sp500.report.models.verdicts import find_suspects
+from sp500.report.models.verdicts import describe_unbeatable, find_suspects
 from sp500.report.plot_style import SMALL, Dot, draw_dots
 from sp500.report.screen.answer import GOOD, Answer
 
@@ -48,7 +48,8 @@ def answer(groups: Sequence[Group]) -> Answer | None:
     if not contests:
         return _unbeatable(groups) or _accuracy(groups)
     first, *others = contests
-    number = f"{_gain(first).lstrip('+')} lower error" if first.better else f"{first.better} of {first.models} better"
+    better = f"{first.better} of {first.models} better"
+    number = f"{_gain(first, sign=False)} lower error" if first.better else better
     shown = " ".join([_describe(first), *(_mention(other) for other in others[: GROUPS - 1])])
     warning = next((text for group in groups if (text := find_suspects(group))), "")
     dots = [
@@ -83,18 +84,16 @@ def _mention(contest: Contest) -> str:
     return f"{subject}: {contest.better} of {models} better." if contest.better else f"{subject}: no model is better."
 
 
-def _gain(contest: Contest) -> str:
+def _gain(contest: Contest, *, sign: bool = True) -> str:
     gain = contest.best["improvement"]
-    return percent(gain["value"] if gain else None, sign=True)
+    return percent(gain["value"] if gain else None, sign=sign)
 
 
 def _unbeatable(groups: Sequence[Group]) -> Answer | None:
     """Return that a naive forecast is never wrong, where that is why no improvement can be computed."""
     for group in groups:
         if gains := [gain for row in group.models if (gain := row["improvement"])]:
-            rival = group.kind.name_naive(gains[0]["over"])
-            caption = f"{group.subject}: the best naive forecast ({rival}) is never wrong on the test."
-            return Answer(GOOD, "not known", caption, "models")
+            return Answer(GOOD, "not known", describe_unbeatable(group, gains[0]), "models")
     return None
 
 
