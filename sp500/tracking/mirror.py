@@ -340,12 +340,15 @@ class _Expired(BaseException):
 
 @contextmanager
 def _limit_time(seconds: int) -> Iterator[None]:
-    """End what takes longer, whatever it waits for: mlflow connects to a database for hours, and has no limit there."""
+    """End what takes longer, whatever it waits for: mlflow connects to a database for hours, and has no limit there.
+
+    Every second again: an error within a finalizer or a callback of the garbage collector is ignored.
+    """
 
     def expire(*_: object) -> None:
         raise _Expired
 
-    handler, timer = signal.signal(signal.SIGALRM, expire), signal.setitimer(signal.ITIMER_REAL, seconds)
+    handler, timer = signal.signal(signal.SIGALRM, expire), signal.setitimer(signal.ITIMER_REAL, seconds, 1)
     try:
         yield
     except _Expired:

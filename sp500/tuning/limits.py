@@ -17,6 +17,7 @@ from sp500.tuning.stopper import StopRule
 PackSize = Literal["off", "auto"] | int
 ArmName = Literal["sequential", "packed", "ray"]
 """One config at a time in this process; packs in processes of this machine; packs under Ray Tune."""
+RING_AGAIN_SECONDS = 5.0
 NO_VALIDATION = "data.valid_from_train is 0: a search needs a validation split to choose by"
 
 
@@ -66,7 +67,8 @@ class TrialTimeout(SP500Error):
 def deadline(seconds: float | None) -> Iterator[None]:
     """Raise TrialTimeout in the block when it takes longer; None: never.
 
-    By SIGALRM, which reaches only the main thread and waits for a call into C to return.
+    By SIGALRM, which reaches only the main thread and waits for a call into C to return. It rings again, since Python
+    ignores an error that is raised within a finalizer or a callback of the garbage collector.
     """
     if seconds is None:
         yield
@@ -77,7 +79,7 @@ def deadline(seconds: float | None) -> Iterator[None]:
         raise TrialTimeout(seconds)
 
     before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds, RING_AGAIN_SECONDS)
     try:
         yield
     finally:

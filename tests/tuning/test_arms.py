@@ -16,13 +16,15 @@ from sp500.training.pause import PausedTraining
 from sp500.tuning import sequential, space, trial_data
 from sp500.tuning.arm import Collector
 from sp500.tuning.axes import choices
-from sp500.tuning.limits import Limits
+from sp500.tuning.limits import Limits, TrialTimeout, deadline
 from sp500.tuning.packing import scheduler
 from sp500.tuning.packing.scheduler import PackedArm
 from sp500.tuning.space import candidates
 from sp500.tuning.stopper import StopRule
 from sp500.tuning.suggest import Grid
 
+LOST_RING = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+"""A ring within a callback of the garbage collector is printed by Python and comes again."""
 AXES = {"model.hidden": (4, 8), "train.lr": (1e-3, 1e-2), "model.dropout": (0.0, 0.5)}
 
 
@@ -112,13 +114,29 @@ def test_trial_over_its_time_fails_and_others_do_not(base, tmp_path):
     assert "longer than 3 s" in reasons[1_000_000]
 
 
+@LOST_RING
+def test_deadline_whose_ring_a_finalizer_swallowed_rings_again(monkeypatch):
+    monkeypatch.setattr("sp500.tuning.limits.RING_AGAIN_SECONDS", 0.1)
+    rings = list[int]()
+
+    class Slow:
+        def __del__(self):
+            rings.append(1)
+            time.sleep(60)
+
+    with pytest.raises(TrialTimeout, match=r"0\.1 s"), deadline(0.1):
+        hang(id(Slow()), None)
+    assert rings == [1]
+
+
+@LOST_RING
 def test_time_before_a_kill_counts_for_a_trial_that_goes_on(base, data, tmp_path, monkeypatch):
     endless = space.trial(base, {"train.epochs": 1_000_000})
     monkeypatch.setattr(PausedTraining, "position", lambda self: (1, 60.0))
     limits = Limits(pack="off", timeout=60.0, stop=StopRule("asha", 1_000))
     *_, report = sequential.run_to_rungs(data, endless, limits, tmp_path)
     assert (report.result.status, report.rung) == ("failed", None)
-    assert 60 < report.result.seconds < 65
+    assert 60 < report.result.seconds < 120
 
 
 def test_process_over_its_memory_fails_that_trial_alone(base, tmp_path):
@@ -210,6 +228,7 @@ def starve(data: object, trial: object) -> FitResult:
     raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 160000000000 bytes")
 
 
+@LOST_RING
 @pytest.mark.parametrize(
     ("fitted", "reason"), [(hang, "took longer than 0.2 s"), (starve, "out of memory: DefaultCPUAllocator")]
 )

@@ -137,14 +137,15 @@ def test_halving_lets_the_best_go_on():
     assert max(loss for name, loss in losses.items() if name not in stopped) <= min(losses[name] for name in stopped)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a ring within a garbage collection
 def test_member_that_goes_on_for_too_long_is_a_failure_and_the_others_are_not():
     base = RunConfig(data=DATA, train=TrainConfig(epochs=2, early_stop_patience=0))
     made = made_of(base)
     trials = [space.trial(base, {"train.epochs": count}) for count in (2, 3, 1_000_000)]
-    ended = [one for results in scheduler.run_pack(made, trials, timeout=1.0) for one in results]
+    ended = [one for results in scheduler.run_pack(made, trials, timeout=4.0) for one in results]
     results = {one.overrides["train.epochs"]: one for one in ended}
     assert [results[count].status for count in (2, 3, 1_000_000)] == ["ok", "ok", "failed"]
-    assert "longer than 1 s" in results[1_000_000].reason
+    assert "longer than 4 s" in results[1_000_000].reason
 
 
 def test_packs_hold_what_differs_in_values_alone_and_every_trial_once():
