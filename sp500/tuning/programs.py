@@ -159,7 +159,7 @@ class Running:
         reason = end.reason if end else ""
         if not reason and not self.best:
             last = f"; its last line: {end.tail[-1][:200]}" if end and end.tail else ""
-            reason = f"printed no {metric}{last}"
+            reason = f"printed no {metric}, which --metric names{last}"
         facts: dict[str, Any] = {"status": "failed", "reason": reason}
         if self.best and not reason:
             facts = {"status": "ok", "valid_loss": self.sign * self.best.value, "best_epoch": self.best.epoch}
