@@ -34,17 +34,9 @@ def of_close(close: pd.DataFrame) -> Prices:
 def of_fields(close: pd.DataFrame) -> Prices:
     """All five fields, made up around the closing prices."""
     opening = close.shift(1).fillna(close)
-    volume = 1e6 * (1 + np.random.default_rng(0).random(close.shape))
-    return Prices(
-        {
-            "open": opening,
-            "high": np.maximum(opening, close) * 1.01,
-            "low": np.minimum(opening, close) * 0.99,
-            "close": close,
-            "volume": close * 0 + volume,
-        },
-        "test",
-    )
+    high, low = np.maximum(opening, close) * 1.01, np.minimum(opening, close) * 0.99
+    volume = close * 0 + 1e6 * (1 + np.random.default_rng(0).random(close.shape))
+    return Prices({"open": opening, "high": high, "low": low, "close": close, "volume": volume}, "test")
 
 
 @pytest.fixture(scope="module")
@@ -179,24 +171,14 @@ def test_features_and_targets_before_a_date_do_not_change_with_what_comes_after(
 
 @pytest.mark.parametrize("make", [of_close, of_fields])
 @given(data=st.data())
-def test_features_do_not_know_that_the_table_goes_on(
-    close: pd.DataFrame, make: Callable[[pd.DataFrame], Prices], data: st.DataObject
-) -> None:
-    prices, row = make(close), data.draw(st.integers(260, len(close) - 1), label="row")
-    cut = Prices({name: frame.iloc[:row] for name, frame in prices.fields.items()}, "test")
-    for whole, part in zip(features(prices, HORIZON).series, features(cut, HORIZON).series, strict=True):
-        assert_same_bits(whole.x[: len(part.x)], part.x)
-
-
-@pytest.mark.parametrize("make", [of_close, of_fields])
-@given(data=st.data())
-def test_features_do_not_know_when_the_table_began(
-    close: pd.DataFrame, make: Callable[[pd.DataFrame], Prices], data: st.DataObject
-) -> None:
-    prices, row = make(close), data.draw(st.integers(1, len(close) - 120), label="row")
-    cut = Prices({name: frame.iloc[row:] for name, frame in prices.fields.items()}, "test")
-    for whole, part in zip(features(prices, HORIZON).series, features(cut, HORIZON).series, strict=True):
-        assert_same_bits(whole.x[-len(part.x) :], part.x)
+def test_features_know_neither_that_the_table_goes_on_nor_when_it_began(close, make, data: st.DataObject) -> None:
+    prices = make(close)
+    end = data.draw(st.integers(260, len(close) - 1), label="end")
+    begin = data.draw(st.integers(1, len(close) - 120), label="begin")
+    for rows, same in ((slice(end), lambda x, n: x[:n]), (slice(begin, None), lambda x, n: x[-n:])):
+        cut = Prices({name: frame.iloc[rows] for name, frame in prices.fields.items()}, "test")
+        for whole, part in zip(features(prices, HORIZON).series, features(cut, HORIZON).series, strict=True):
+            assert_same_bits(same(whole.x, len(part.x)), part.x)
 
 
 def fitted(series: tuple[Series, ...], last: np.datetime64, norm: str) -> normalize.Normalizer:

@@ -3,6 +3,7 @@
 import gzip
 import io
 import pickle
+import shutil
 import struct
 import warnings
 from pathlib import Path
@@ -91,7 +92,7 @@ def test_folders_for_parts_are_taken_as_they_are(tmp_path):
 def test_image_in_two_parts_is_refused(tmp_path):
     class_folders(tmp_path / "train", range(100))
     class_folders(tmp_path / "test", range(90, 150))
-    with pytest.raises(DataError, match=r"10 images of test are also in a part before it"):
+    with pytest.raises(DataError, match="10 images of test"):
         made(tmp_path)
 
 
@@ -126,63 +127,73 @@ def test_unequal_counts_are_refused(tmp_path):
     idx(idx_folder(tmp_path) / "train-labels-idx1-ubyte", DIGITS.labels[: CUT - 1])
     with pytest.raises(DataError, match=rf"{CUT} images .* {CUT - 1} labels"):
         made(tmp_path)
-    np.savez(tmp_path / "a.npz", x_train=DIGITS.pixels[:10], y_train=DIGITS.labels[:9])
-    with pytest.raises(DataError, match="x_train and y_train: 10 images and 9 labels"):
-        made(tmp_path / "a.npz")
 
 
-def test_other_file_among_images_is_named(tmp_path):
-    class_folders(tmp_path, range(50))
-    class_folders(tmp_path, range(50, 51), "gif")
-    with pytest.raises(DataError, match=r"00050\.gif: is no image in PNG, JPEG, BMP; convert it"):
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_head_that_announces_more_than_there_is_takes_no_memory(tmp_path, suffix):
+    path = idx_folder(tmp_path, suffix) / f"train-images-idx3-ubyte{suffix}"
+    data = bytes((0, 0, 8, 3)) + struct.pack(">3I", 2**20, 2**15, 2**16) + b"x" * 100
+    path.write_bytes(gzip.compress(data) if suffix else data)
+    with pytest.raises(DataError, match=r"train-images-idx3-ubyte.* 2251799813685248 bytes.* 100"):
         made(tmp_path)
 
 
-@pytest.mark.parametrize("text", [b"not an image", b"\x89PNG\r\n\x1a\n cut"])
-def test_file_that_is_no_image_is_named(tmp_path, text):
-    class_folders(tmp_path, range(50))
-    (tmp_path / "3" / "bad.png").write_bytes(text)
-    with pytest.raises(DataError, match=r"bad\.png"):
+BAD_FOLDERS = {
+    "another format": (lambda folder: class_folders(folder, range(50, 51), "gif"), r"00050\.gif"),
+    "no image": (lambda folder: (folder / "3" / "bad.png").write_bytes(b"not an image"), r"bad\.png"),
+    "cut off": (lambda folder: (folder / "3" / "bad.png").write_bytes(b"\x89PNG\r\n\x1a\n cut"), r"bad\.png"),
+    "another size": (lambda folder: Image.new("L", (9, 8)).save(folder / "3" / "zz.png"), r"zz\.png: is 9 x 8"),
+    "16 bits": (lambda folder: deep_image().save(folder / "3" / "deep.png"), r"deep\.png: .*8 bits"),
+    "a copy": (lambda folder: shutil.copy(folder / "3" / "00003.png", folder / "3" / "99999.png"), "1 image of test"),
+    "an empty class": (lambda folder: (folder / "00_notes").mkdir(), "00_notes: "),
+    "a folder in a class": (lambda folder: (folder / "3" / "@eaDir").mkdir(), "@eaDir: "),
+}
+
+
+def deep_image() -> Image.Image:
+    return Image.fromarray(np.full((8, 8), 300, np.uint16))
+
+
+@pytest.mark.parametrize(("damage", "named"), BAD_FOLDERS.values(), ids=BAD_FOLDERS)
+def test_bad_folder_of_classes_is_refused_by_name(tmp_path, damage, named):
+    damage(class_folders(tmp_path, range(100)))
+    with pytest.raises(DataError, match=named):
         made(tmp_path)
 
 
-def test_image_of_another_size_is_named(tmp_path):
-    class_folders(tmp_path, range(50))
-    Image.new("L", (9, 8)).save(tmp_path / "3" / "zz.png")
-    with pytest.raises(DataError, match=r"zz\.png: is 9 x 8 pixels in grey"):
-        made(tmp_path)
-
-
-def test_pickle_is_not_opened(tmp_path):
-    (tmp_path / "data_batch_1").write_bytes(pickle.dumps({"data": [1]}))
-    with pytest.raises(DataError, match="A pickle is not read, since it could run code"):
-        made(tmp_path / "data_batch_1")
-    np.savez(tmp_path / "a.npz", x_train=np.array([{}], object), y_train=[0])
-    with pytest.raises(DataError, match=r"a\.npz: is not an npz file of plain arrays"):
-        made(tmp_path / "a.npz")
-
-
-@pytest.mark.parametrize("value", [0.5, -1.0, 256.0, np.nan])
-def test_values_that_are_no_bytes_are_refused(tmp_path, value):
+def with_value(value: float) -> np.ndarray:
     x = DIGITS.pixels[:10].astype(np.float64)
     x[3, 0, 0] = value
-    np.savez(tmp_path / "a.npz", x_train=x, y_train=DIGITS.labels[:10])
-    with pytest.raises(DataError, match="not a whole number from 0 to 255"):
+    return x
+
+
+BY_CLASS = np.argsort(DIGITS.labels, kind="stable")
+BAD_ARRAYS = {
+    "fewer labels": ({"x_train": DIGITS.pixels[:10], "y_train": DIGITS.labels[:9]}, "10 images and 9 labels"),
+    "objects": ({"x_train": np.array([{}], object), "y_train": [0]}, "plain arrays"),
+    **{f"value {x}": ({"x_train": with_value(x)}, "from 0 to 255") for x in (0.5, -1.0, 256.0, np.nan)},
+    "in the order of classes": ({"x_train": DIGITS.pixels[BY_CLASS], "y_train": DIGITS.labels[BY_CLASS]}, "order of"),
+    "channels first": ({"x_train": np.zeros((10, 3, 32, 32), np.uint8)}, "32 channels"),
+    "no y_test": ({"x_test": DIGITS.pixels[50:60]}, ""),
+    "scalar": ({"x_train": np.array(5)}, ""),
+    "label -1": ({"y_train": DIGITS.labels[:10] - 1}, ""),
+}
+
+
+@pytest.mark.parametrize(("arrays", "named"), BAD_ARRAYS.values(), ids=BAD_ARRAYS)
+def test_bad_arrays_are_refused_by_file(tmp_path, arrays, named):
+    np.savez(tmp_path / "a.npz", **{"x_train": DIGITS.pixels[:10], "y_train": DIGITS.labels[:10], **arrays})
+    with pytest.raises(DataError, match=rf"a\.npz.*{named}"):
         made(tmp_path / "a.npz")
 
 
-def test_images_in_the_order_of_their_classes_are_refused(tmp_path):
-    order = np.argsort(DIGITS.labels, kind="stable")
-    np.savez(tmp_path / "a.npz", x_train=DIGITS.pixels[order], y_train=DIGITS.labels[order])
-    with pytest.raises(DataError, match=r"a\.npz: valid has class \d, which train has not: .* order of their classes"):
-        made(tmp_path / "a.npz")
-
-
-def test_file_copied_into_both_sides_of_the_cut_is_refused(tmp_path):
-    class_folders(tmp_path, range(100))
-    (tmp_path / "3" / "99999.png").write_bytes((tmp_path / "3" / "00003.png").read_bytes())
-    with pytest.raises(DataError, match="1 image of test is also in a part before it"):
-        made(tmp_path)
+def test_pickle_and_single_array_are_not_opened(tmp_path):
+    (tmp_path / "data_batch_1").write_bytes(pickle.dumps({"data": [1]}))
+    with pytest.raises(DataError, match="pickle is not read"):
+        made(tmp_path / "data_batch_1")
+    np.save(tmp_path / "b.npy", DIGITS.pixels)
+    with pytest.raises(DataError, match=r"a\.npz"):
+        made((tmp_path / "b.npy").rename(tmp_path / "a.npz"))
 
 
 def test_usual_names_of_the_validation_part_and_hidden_folders(tmp_path):
@@ -193,45 +204,12 @@ def test_usual_names_of_the_validation_part_and_hidden_folders(tmp_path):
     assert (len(found.valid), found.outputs) == (50, 10)
 
 
-def test_pixels_of_16_bits_and_channels_first_are_refused(tmp_path):
-    class_folders(tmp_path / "deep", range(50))
-    Image.fromarray(np.full((8, 8), 300, np.uint16)).save(tmp_path / "deep" / "3" / "deep.png")
-    with pytest.raises(DataError, match=r"deep\.png: has more than 8 bits"):
-        made(tmp_path / "deep")
-    np.savez(tmp_path / "a.npz", x_train=np.zeros((10, 3, 32, 32), np.uint8), y_train=DIGITS.labels[:10])
-    with pytest.raises(DataError, match="has 32 channels"):
-        made(tmp_path / "a.npz")
-
-
-@pytest.mark.parametrize("change", ["npy", "no y_test", "scalar", "labels"])
-def test_other_arrays_are_named(tmp_path, change):
-    path = tmp_path / "a.npz"
-    arrays = {"x_train": DIGITS.pixels[:50], "y_train": DIGITS.labels[:50]}
-    arrays |= {"no y_test": {"x_test": DIGITS.pixels[50:60]}, "scalar": {"x_train": np.array(5)}}.get(change, {})
-    arrays |= {"y_train": DIGITS.labels[:50] - 1} if change == "labels" else {}
-    np.savez(path, **arrays)
-    if change == "npy":
-        np.save(tmp_path / "b.npy", DIGITS.pixels)
-        path.write_bytes((tmp_path / "b.npy").read_bytes())
-    with pytest.raises(DataError, match=r"a\.npz"):
-        made(path)
-
-
-@pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_head_that_announces_more_than_there_is_takes_no_memory(tmp_path, suffix):
-    path = idx_folder(tmp_path, suffix) / f"train-images-idx3-ubyte{suffix}"
-    data = bytes((0, 0, 8, 3)) + struct.pack(">3I", 2**20, 2**15, 2**16) + b"x" * 100
-    path.write_bytes(gzip.compress(data) if suffix else data)
-    with pytest.raises(DataError, match=r"train-images-idx3-ubyte.* announces 2251799813685248 bytes, and it has 100"):
-        made(tmp_path)
-
-
 # How a camera was held, a second picture in a file, formats that are not asked for, folders that are no classes.
 
 
-def corners(pixels: np.ndarray) -> list[int]:
+def corners(pixels: np.ndarray) -> str:
     """Grey of the corners, from the top left clockwise."""
-    return [int(pixels[row, column].max()) // 50 for row, column in ((0, 0), (0, -1), (-1, -1), (-1, 0))]
+    return "".join(str(int(pixels[row, column].max()) // 50) for row, column in ((0, 0), (0, -1), (-1, -1), (-1, 0)))
 
 
 @pytest.fixture
@@ -243,16 +221,7 @@ def marked() -> Image.Image:
 
 
 # By the standard's drawings: where the top left corner of the file is, and in which direction its rows run.
-UPRIGHT = {
-    1: [1, 2, 3, 4],
-    2: [2, 1, 4, 3],
-    3: [3, 4, 1, 2],
-    4: [4, 3, 2, 1],
-    5: [1, 4, 3, 2],
-    6: [4, 1, 2, 3],
-    7: [3, 2, 1, 4],
-    8: [2, 3, 4, 1],
-}
+UPRIGHT = dict(enumerate(["1234", "2143", "3412", "4321", "1432", "4123", "3214", "2341"], 1))
 
 
 @pytest.mark.parametrize("orientation", UPRIGHT)
@@ -281,14 +250,14 @@ def test_damaged_note_of_the_orientation_leaves_an_image_as_it_is(marked):
     with warnings.catch_warnings(action="ignore"):
         for place in range(first, first + length):
             damaged = data[:place] + bytes([data[place] ^ 255]) + data[place + 1 :]
-            assert sorted(corners(folders.decode(io.BytesIO(damaged), "a") + 10)) == [1, 2, 3, 4]
+            assert sorted(corners(folders.decode(io.BytesIO(damaged), "a") + 10)) == ["1", "2", "3", "4"]
 
 
 def test_first_picture_of_a_phones_jpeg_is_taken(tmp_path, marked):
     marked.save(tmp_path / "a.jpg", "MPO", save_all=True, append_images=[marked.rotate(180)])
     with Image.open(tmp_path / "a.jpg") as image:
         assert (image.format, image.n_frames) == ("MPO", 2)
-    assert corners(folders.decode(tmp_path / "a.jpg", "a") + 10) == [1, 2, 3, 4]
+    assert corners(folders.decode(tmp_path / "a.jpg", "a") + 10) == "1234"
 
 
 def test_other_formats_are_not_even_tried(tmp_path, monkeypatch):
@@ -301,28 +270,14 @@ def test_other_formats_are_not_even_tried(tmp_path, monkeypatch):
             monkeypatch.setitem(Image.OPEN, name, (tried, accept))
     for data in (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", b"GIF89a" + b"\0" * 20, b"II*\0" + b"\0" * 20):
         (tmp_path / "a.png").write_bytes(data)
-        with pytest.raises(DataError, match="is no image in PNG, JPEG, BMP"):
+        with pytest.raises(DataError, match="no image in PNG, JPEG, BMP"):
             folders.decode(tmp_path / "a.png", "a.png")
 
 
-def test_class_without_images_is_refused_by_its_folder(tmp_path):
-    class_folders(tmp_path, range(100))
-    (tmp_path / "00_notes").mkdir()
-    with pytest.raises(DataError, match=r"00_notes: has no images to learn its class from"):
-        made(tmp_path)
-
-
-def test_folder_in_a_class_and_test_images_without_classes_are_told(tmp_path):
+def test_test_images_without_classes_are_refused(tmp_path):
     class_folders(tmp_path / "train", range(100))
     (tmp_path / "test").mkdir()
-    Image.fromarray(DIGITS.pixels[0, ..., 0]).save(tmp_path / "test" / "a.png")
-    with pytest.raises(DataError, match=r"test/a.png: is in no folder of a class"):
-        made(tmp_path)
-    (tmp_path / "test" / "a.png").unlink()
-    with pytest.raises(DataError, match=r"test: has no images in 0/ and the other folders of classes"):
-        made(tmp_path)
-    (tmp_path / "train" / "3" / "@eaDir").mkdir()
-    with pytest.raises(DataError, match=r"@eaDir: is a folder; a folder of a class holds its images"):
+    with pytest.raises(DataError, match="test: has no images in 0/"):
         made(tmp_path)
 
 
@@ -332,7 +287,7 @@ def test_image_outside_the_folders_of_classes_is_refused_by_its_file(tmp_path, p
         class_folders(tmp_path / part, range(100))
     (tmp_path / place / "labels.csv").write_text("a list of the classes is no image\n")
     Image.fromarray(DIGITS.pixels[0, ..., 0]).save(tmp_path / place / "A.PNG")
-    with pytest.raises(DataError, match=r"A.PNG: is in no folder of a class"):
+    with pytest.raises(DataError, match=r"A.PNG: .*no folder of a class"):
         made(tmp_path)
 
 

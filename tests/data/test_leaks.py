@@ -128,15 +128,13 @@ HONEST: dict[str, Features] = {
 @pytest.mark.parametrize("name", FUTURE)
 def test_column_that_knows_the_future_is_refused_with_name_and_date(name: str, source: str) -> None:
     hooks = Hooks(features=lambda prices: {"honest": move(prices), "mine": FUTURE[name](prices)})
-    with pytest.raises(
-        DataError, match=rf"column mine of (AAA|BBB) {DAY} changes when the rows after .* are (cut|rep)"
-    ):
+    with pytest.raises(DataError, match=rf"column mine of (AAA|BBB) {DAY} changes when .* (cut|rep)"):
         read(source, hooks)
 
 
 @pytest.mark.parametrize("name", CHANCE)
 def test_column_that_chance_or_a_clock_decides_is_refused(name: str, source: str) -> None:
-    with pytest.raises(DataError, match=rf"column mine of \w+ {DAY} is not the same in two calls"):
+    with pytest.raises(DataError, match=rf"column mine of \w+ {DAY} .* two calls"):
         read(source, Hooks(features=lambda prices: {"mine": CHANCE[name](prices)}))
 
 
@@ -176,7 +174,7 @@ def test_expanding_score_needs_all_days_and_passes_where_the_class_says_so(sourc
     def score(prices: Prices) -> dict[str, pd.DataFrame]:
         return {"mine": move(prices) / move(prices).expanding(20).std()}
 
-    with pytest.raises(DataError, match=r"column mine .* it depends on all days before"):
+    with pytest.raises(DataError, match=r"column mine .* all days before"):
         read(source, Hooks(features=score))
     assert read(source, Hooks(features=score, history=1_000_000))["whole"] is True
 
@@ -200,7 +198,7 @@ def test_column_that_looks_far_back_names_the_history_that_it_needs(source: str)
     with pytest.raises(DataError, match=rf"column far of \w+ {DAY} .* last 70 rows .* write 'history = 280'"):
         read(source, Hooks(features=far))
     assert read(source, Hooks(features=far, history=280))["history"] == 280
-    with pytest.raises(DataError, match=r"column all .* it depends on all days before"):
+    with pytest.raises(DataError, match=r"column all .* all days before"):
         read(source, Hooks(features=lambda prices: {"all": prices.close.expanding().mean()}))
 
 
@@ -223,12 +221,12 @@ def test_target_may_look_ahead_by_the_horizon_and_no_further(source: str, horizo
     if horizon == 5:
         read(source, Hooks(target=ahead), horizon)
         return
-    with pytest.raises(DataError, match=rf"column target of \w+ {DAY} changes .* further ahead than data.horizon = 1"):
+    with pytest.raises(DataError, match=rf"column target of \w+ {DAY} changes .* data.horizon = 1"):
         read(source, Hooks(target=ahead), horizon)
 
 
 def test_target_that_is_drawn_is_refused(source: str) -> None:
-    with pytest.raises(DataError, match=r"target of .* is not the same in two calls"):
+    with pytest.raises(DataError, match=r"target of .* two calls"):
         read(source, Hooks(target=draw))
 
 

@@ -125,10 +125,6 @@ def test_nothing_that_is_not_finite_reaches_a_model(three: Prices, norm: str, dt
         assert np.isfinite(part.targets).all()
 
 
-def test_no_validation_leaves_train_and_test(three: Prices) -> None:
-    assert built(three, valid_from_train=0.0).valid is None
-
-
 def test_window_over_a_repaired_gap_has_no_hole(csv: Callable[..., str], ohlcv: pd.DataFrame) -> None:
     ohlcv.loc[100, "volume"] = np.nan
     source = csv(ohlcv.drop(index=[200, 201]))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -86,18 +88,15 @@ def test_warm_cache_makes_no_call_and_gives_the_same_prices(config: DataConfig, 
     assert second.sha256 == first.sha256
 
 
-def test_order_of_tickers_shares_a_cache(config: DataConfig, clean: pd.DataFrame) -> None:
-    get(config, Yahoo(clean))
-    silent = Yahoo(clean)
-    prices = get(config.model_copy(update={"tickers": ("KO", "AAPL")}), silent)
-    assert (silent.calls, prices.tickers) == (0, ["KO", "AAPL"])
-
-
-def test_other_dates_do_not_share_a_cache(config: DataConfig, clean: pd.DataFrame) -> None:
+@pytest.mark.parametrize(
+    ("change", "calls"), [({"tickers": ("KO", "aapl ", "AAPL", " ko")}, 0), ({"start": date(2017, 6, 15)}, 1)], ids=str
+)
+def test_same_tickers_share_a_cache_and_other_dates_do_not(config, clean, change, calls) -> None:
     get(config, Yahoo(clean))
     yahoo = Yahoo(clean)
-    get(config.model_copy(update={"start": clean.index[10].date()}), yahoo)
-    assert yahoo.calls == 1
+    prices = get(config.model_copy(update=change), yahoo)
+    assert (yahoo.calls, sorted(prices.tickers)) == (calls, ["AAPL", "KO"])
+    assert prices.tickers[0] == ("AAPL" if calls else "KO")
 
 
 def test_session_that_was_open_stays_unfinished_in_the_cache(config: DataConfig, clean: pd.DataFrame) -> None:
@@ -157,50 +156,31 @@ def test_failure_that_passes_is_retried(config: DataConfig, clean: pd.DataFrame,
 
 
 @pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
-def test_failure_that_stays_is_tried_five_times_and_named(
-    config: DataConfig, clean: pd.DataFrame, failure: object
-) -> None:
+def test_failure_that_stays_ends_in_an_error_the_fallback_or_the_old_cache(config, clean, failure) -> None:
     yahoo = Yahoo(clean, (failure,) * 99)
     with pytest.raises(DataError, match=r"AAPL, KO.*--fallback bundled"):
         get(config, yahoo)
     assert yahoo.calls == 5
     assert list(config.cache_dir.iterdir()) == []
 
+    asked = config.model_copy(update={"fallback": "bundled"})
+    prices = load(asked, download=lambda asked: get(asked, yahoo))
+    assert prices.source == "bundled"
+    assert prices.sha256 == load(DataConfig(tickers=("AAPL", "KO"))).sha256
+    assert "NOT the prices" in prices.notes[0]
 
-@pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
-def test_failure_that_stays_ends_in_the_old_cache_with_its_age(
-    config: DataConfig, clean: pd.DataFrame, failure: object
-) -> None:
     get(config, Yahoo(clean))
-    prices = get(config, Yahoo(clean, (failure,) * 99), at=NOW + 3.5 * DAY)
+    prices = get(config, yahoo, at=NOW + 3.5 * DAY)
     pd.testing.assert_frame_equal(prices.close, clean, check_freq=False, check_names=False)
     assert any("3.5 days" in note for note in prices.notes)
 
 
-@pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
-def test_failure_that_stays_ends_in_the_fallback_under_a_banner(
-    config: DataConfig, clean: pd.DataFrame, failure: object
-) -> None:
-    asked = config.model_copy(update={"fallback": "bundled"})
-    prices = load(asked, download=lambda asked: get(asked, Yahoo(clean, (failure,) * 99)))
-    assert prices.source == "bundled"
-    assert prices.sha256 == load(DataConfig(tickers=("AAPL", "KO"))).sha256
-    assert "NOT the prices asked for" in prices.notes[0]
-
-
-def test_rate_limit_of_yfinance_is_tried_five_times_and_named(
-    config: DataConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = []
-
-    def limited(*_: object, **__: object) -> None:
-        calls.append(1)
-        raise YFRateLimitError
-
+def test_rate_limit_of_yfinance_is_tried_five_times_and_named(config, monkeypatch) -> None:
+    limited = Mock(side_effect=YFRateLimitError)
     monkeypatch.setattr(yfinance, "download", limited)
     with pytest.raises(DataError, match="Too Many Requests"):
         download(config, now=lambda: NOW, sleep=Clock().sleep)
-    assert len(calls) == 5
+    assert limited.call_count == 5
 
 
 def test_missing_package_is_said_at_once(config: DataConfig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,25 +238,17 @@ def test_pauses_and_tries_stay_within_the_deadline(config: DataConfig, clean: pd
     assert sum(clock.slept) + 5 * TRY_SECONDS <= DEADLINE_SECONDS == 120
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[:100], lambda data: b""], ids=["cut", "empty"])
-def test_damaged_cache_is_downloaded_anew(
-    config: DataConfig, clean: pd.DataFrame, damage: Callable[[bytes], bytes]
-) -> None:
+@pytest.mark.parametrize("length", [100, 0])
+def test_damaged_cache_is_downloaded_anew_or_as_if_there_were_none(config, clean, length) -> None:
     get(config, Yahoo(clean))
     for path in config.cache_dir.iterdir():
-        path.write_bytes(damage(path.read_bytes()))
+        path.write_bytes(path.read_bytes()[:length])
         os.utime(path, (NOW, NOW))
+    with pytest.raises(DataError, match="--fallback bundled"):
+        get(config, Yahoo(clean, (TimeoutError(),) * 99), at=NOW + 2 * DAY)
     yahoo = Yahoo(clean)
     assert get(config, yahoo).tickers == ["AAPL", "KO"]
     assert yahoo.calls == 1
-
-
-def test_damaged_cache_without_a_network_is_as_if_there_were_none(config: DataConfig, clean: pd.DataFrame) -> None:
-    get(config, Yahoo(clean))
-    for path in config.cache_dir.iterdir():
-        path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(DataError, match="--fallback bundled"):
-        get(config, Yahoo(clean, (TimeoutError(),) * 99), at=NOW + 2 * DAY)
 
 
 def test_bad_prices_are_refused_and_never_cached(config: DataConfig, clean: pd.DataFrame) -> None:
@@ -287,16 +259,18 @@ def test_bad_prices_are_refused_and_never_cached(config: DataConfig, clean: pd.D
 
 
 @pytest.mark.parametrize(
-    "answer",
-    [lambda frame: pd.concat([frame, frame.iloc[-1:]]), lambda frame: frame.iloc[::-1]],
-    ids=["last day twice", "newest first"],
+    ("answer", "rule"),
+    [
+        (lambda frame: pd.concat([frame, frame.iloc[-1:]]), "duplicate"),
+        (lambda frame: frame.iloc[::-1], "unsorted"),
+        (lambda frame: frame.tz_localize("America/New_York"), "timezone"),
+    ],
+    ids=["last day twice", "newest first", "with a time zone"],
 )
-def test_answer_with_duplicate_or_unsorted_dates_is_repaired_by_name(
-    config: DataConfig, clean: pd.DataFrame, answer: Callable[[pd.DataFrame], pd.DataFrame]
-) -> None:
+def test_answer_of_another_form_is_repaired_by_name(config, clean, answer, rule) -> None:
     prices = get(config, Yahoo(clean, (answer,)))
     pd.testing.assert_frame_equal(prices.close, clean, check_freq=False, check_names=False)
-    assert {fault.rule for fault in prices.faults} <= {"duplicate", "unsorted"}
+    assert {fault.rule for fault in prices.faults} <= {rule}
 
 
 def with_another_price(row: int) -> Callable[[pd.DataFrame], pd.DataFrame]:
@@ -335,11 +309,6 @@ def test_ticker_without_its_newest_row_ends_a_session_earlier(config: DataConfig
     assert (ends["AAPL"], ends["KO"]) == (clean.index[-2], clean.index[-1])
 
 
-def test_answer_in_new_yorks_time_keeps_its_dates(config: DataConfig, clean: pd.DataFrame) -> None:
-    prices = get(config, Yahoo(clean, (lambda frame: frame.tz_localize("America/New_York"),)))
-    pd.testing.assert_frame_equal(prices.close, clean, check_freq=False, check_names=False)
-
-
 def test_cache_that_cannot_be_written_is_a_warning_and_the_prices_count(
     config: DataConfig, clean: pd.DataFrame, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -348,14 +317,6 @@ def test_cache_that_cannot_be_written_is_a_warning_and_the_prices_count(
     pd.testing.assert_frame_equal(prices.close, clean, check_freq=False, check_names=False)
     (message,) = caplog.messages
     assert str(tmp_path / "file" / "cache") in message
-
-
-def test_tickers_of_any_case_with_blanks_are_those_of_yahoo(config: DataConfig, clean: pd.DataFrame) -> None:
-    yahoo = Yahoo(clean)
-    prices = get(config.model_copy(update={"tickers": ("aapl ", " KO", "AAPL", "ko")}), yahoo)
-    assert (prices.tickers, yahoo.calls) == (["AAPL", "KO"], 1)
-    get(config, yahoo)
-    assert yahoo.calls == 1
 
 
 @pytest.mark.parametrize("names", [("EZJ.L", "^GSPC"), ("M&M.NS", "EURUSD=X"), ("BRK-B", "0700.HK")], ids=str)
@@ -368,19 +329,13 @@ def test_names_of_other_exchanges_are_asked_for_as_they_are(
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("BRK.B", "BRK-B$"), ("bf/b", "BF-B$"), ("BRK A", "BRK-A$"), ("AAPL,KO", "blanks"), ("$KO", "blanks"), ("", "")],
+    [
+        *(("BRK.B", "BRK-B$"), ("bf/b", "BF-B$"), ("BRK A", "BRK-A$"), ("AAPL,KO", "blanks"), ("$KO", "blanks")),
+        *(("", ""), ("stocks", "names of the stocks")),
+    ],
 )
-def test_name_that_yahoo_cannot_have_is_refused_without_a_call(
-    config: DataConfig, clean: pd.DataFrame, name: str, said: str
-) -> None:
+def test_name_that_yahoo_cannot_have_is_refused_without_a_call(config, clean, name, said) -> None:
     yahoo = Yahoo(clean)
     with pytest.raises(DataError, match=rf"data.tickers: .*{said}"):
         get(config.model_copy(update={"tickers": ("AAPL", name)}), yahoo)
-    assert yahoo.calls == 0
-
-
-def test_stocks_as_a_name_is_refused_without_a_call(config: DataConfig, clean: pd.DataFrame) -> None:
-    yahoo = Yahoo(clean)
-    with pytest.raises(DataError, match="names of the stocks"):
-        get(config.model_copy(update={"tickers": ("stocks",)}), yahoo)
     assert yahoo.calls == 0
