@@ -45,35 +45,38 @@ def test_wait_doubles_up_to_a_limit(failures, seconds):
     assert retries.wait(failures) == seconds
 
 
-@pytest.mark.parametrize("more", [{"starts": 3}, {"retries": 0}])
-def test_last_failure_is_the_end(more):
-    found = retries.advance(job(**more), failed(), NOW).columns()
-    assert (found["state"], found["exit_code"], found["ended"]) == ("FAILED", 1, NOW)
+DONE = Status(JobState.SUCCEEDED, "ended with exit code 0", 0, NOW - 90, NOW)
+LOST = Status(JobState.LOST, "its cluster is gone", retryable=True)
+WAITED = job(state=JobState.PENDING, reason="pod a-head: ImagePullBackOff", started=None)
+LAST = {"state": "FAILED", "exit_code": 1, "ended": NOW}
+ENDS = {
+    "a retry holds nothing": (job(), failed(), {"claimed": None, "started": None, "devices": []}),
+    "the last start failed": (job(starts=3), failed(), LAST),
+    "no retries": (job(retries=0), failed(), LAST),
+    "it would come again": (job(), failed(retryable=False), {"state": "FAILED"}),
+    "lost": (job(), LOST, {"state": "QUEUED"}),
+    "lost without retries": (job(retries=0), LOST, {"state": "LOST"}),
+    "a stop is no failure": (job(stop_asked=NOW - 5), failed(), {"state": "STOPPED", "reason": "stopped on request"}),
+    "failed before the stop": (job(stop_asked=NOW + 60, retries=0), failed(), LAST),
+    "a stop that came too late": (job(stop_asked=NOW - 5), DONE, {"state": "SUCCEEDED"}),
+    "stopped at the deadline": (
+        job(deadline=50.0),
+        Status(JobState.STOPPED, "stopped", ended=NOW),
+        {"state": "FAILED", "reason": "the deadline of 50 s passed", "exit_code": 4},
+    ),
+    "ended before the deadline": (job(deadline=99.0, retries=0), failed(ended=NOW - 10), {"reason": failed().reason}),
+    "never ran": (
+        WAITED,
+        Status(JobState.FAILED, "PreRunningDeadline"),
+        {"reason": f"PreRunningDeadline; before that: {WAITED.reason}"},
+    ),
+    "repeated by the executor": (job(), Status(JobState.PENDING, "is tried again", failures=2), {"failures": 2}),
+}
 
 
-def test_failure_that_would_come_again_is_the_end():
-    assert retries.advance(job(), failed(retryable=False), NOW).columns()["state"] == "FAILED"
-
-
-def test_lost_job_is_tried_again_only_where_retries_are_left():
-    lost = Status(JobState.LOST, "its cluster is gone", retryable=True)
-    assert retries.advance(job(), lost, NOW).columns()["state"] == "QUEUED"
-    assert retries.advance(job(retries=0), lost, NOW).columns()["state"] == "LOST"
-
-
-def test_stop_is_no_failure_and_is_not_tried_again():
-    found = retries.advance(job(stop_asked=NOW - 5), failed(), NOW).columns()
-    assert (found["state"], found["reason"]) == ("STOPPED", "stopped on request")
-
-
-def test_failure_that_came_before_the_stop_keeps_its_own_end():
-    found = retries.advance(job(stop_asked=NOW + 60, retries=0), failed(), NOW + 61).columns()
-    assert (found["state"], found["exit_code"]) == ("FAILED", 1)
-
-
-def test_retry_waits_without_holding_anything():
-    found = retries.advance(job(), failed(), NOW).columns()
-    assert (found["claimed"], found["started"], found["devices"]) == (None, None, [])
+@pytest.mark.parametrize(("before", "status", "after"), ENDS.values(), ids=ENDS)
+def test_end_of_a_start_is_judged(before, status, after):
+    assert retries.advance(before, status, NOW).columns().items() >= after.items()
 
 
 def test_retry_is_billed_for_the_start_that_failed():
@@ -82,86 +85,53 @@ def test_retry_is_billed_for_the_start_that_failed():
     assert (seen.columns()["placed"], seen.apply(job()).placed) == (None, None)
 
 
-def test_success_that_a_stop_came_too_late_for_is_a_success():
-    done = Status(JobState.SUCCEEDED, "ended with exit code 0", 0, NOW - 90, NOW)
-    assert retries.advance(job(stop_asked=NOW - 5), done, NOW).columns()["state"] == "SUCCEEDED"
-
-
-def test_deadline_of_the_queue_makes_a_stop_a_failure_with_its_exit_code():
-    late = job(deadline=50.0)
-    assert retries.is_late(late, 100.0)
-    found = retries.advance(late, Status(JobState.STOPPED, "stopped", ended=NOW), NOW).columns()
-    assert (found["state"], found["reason"], found["exit_code"]) == ("FAILED", "the deadline of 50 s passed", 4)
-
-
 def test_clock_that_is_set_does_not_make_a_failure_of_its_own_late_nor_a_late_one_its_own():
+    assert retries.is_late(job(deadline=50.0), 100.0)
     limited = job(deadline=200.0, retries=0)
     stepped = retries.advance(limited, failed(ended=NOW + 86400), NOW + 86401, elapsed=101.0).columns()
-    assert stepped["reason"] == "ended with exit code 1"
+    assert stepped["reason"] == failed().reason
     back = Status(JobState.STOPPED, "stopped", ended=NOW - 3600)
     assert retries.advance(limited, back, NOW - 3600, elapsed=201.0).columns()["exit_code"] == 4
-
-
-def test_job_that_ended_before_its_deadline_is_judged_by_its_own_end():
-    found = retries.advance(job(deadline=99.0, retries=0), failed(ended=NOW - 10), NOW).columns()
-    assert found["reason"] == "ended with exit code 1"
-
-
-def test_job_that_never_ran_keeps_what_it_waited_for():
-    waiting = job(state=JobState.PENDING, reason="pod a-head: ImagePullBackOff", started=None)
-    late = Status(JobState.FAILED, "PreRunningDeadlineExceeded")
-    assert retries.advance(waiting, late, NOW).columns()["reason"] == (
-        "PreRunningDeadlineExceeded; before that: pod a-head: ImagePullBackOff"
-    )
-
-
-def test_failures_that_an_executor_repeated_itself_are_counted():
-    again = Status(JobState.PENDING, "is tried again", failures=2)
-    assert retries.advance(job(), again, NOW).columns()["failures"] == 2
 
 
 # Budgets: 86,400 s are a day; NOW lies 13 h 46 min 40 s after a midnight.
 
 
-def test_budget_counts_what_was_used_today_and_what_runs_will_use():
-    uses = [Use("a", "p", NOW - 7200, NOW - 3600, 1.0), Use("b", "q", NOW - 7200, NOW, 99.0)]
-    running = job(hourly=2.0, seconds=1800.0, claimed=NOW - 900)
-    assert budget.remaining_budgets({"p": 10.0}, uses, [running], NOW) == {"p": pytest.approx(10 - 1.0 - 2.0 * 0.5)}
+HELD = {"started": None, "queued_elsewhere": True, "target": {"on": "kuberay"}}
+LEFT = {
+    "an hour used and half an hour to come": (
+        [(-7200, -3600, 1.0)],
+        {"hourly": 2.0, "seconds": 1800.0},
+        900,
+        8.0,
+    ),
+    "yesterday's use from midnight on": ([(-49600 - 3600, -49600 + 1800, 1.0)], {"hourly": 0.0}, 0, 9.5),
+    "longer than expected": ([], {"hourly": 1.0, "seconds": 60.0}, 3600, 0.0),
+    "within the expected time": ([], {"hourly": 1.0, "seconds": 60.0}, 59, 10 - 60 / 3600),
+    "without an end": ([], {"hourly": 0.01}, 100, 0.0),
+    "never taken by its cluster": ([], {"hourly": 1.0, "seconds": 3600.0, "submitted": False}, 36000, 9.0),
+    "held back by Kueue": ([], {"hourly": 1.0, "seconds": 3600.0, **HELD}, 36000, 9.0),
+}
 
 
-def test_use_of_yesterday_costs_today_only_from_midnight_on():
-    uses = [Use("a", "p", budget.midnight(NOW) - 3600, budget.midnight(NOW) + 1800, 1.0)]
-    assert budget.remaining_budgets({"p": 10.0}, uses, [], NOW) == {"p": pytest.approx(9.5)}
-
-
-def test_job_that_runs_longer_than_expected_may_take_all_that_is_left():
-    running = job(hourly=1.0, seconds=60.0, claimed=NOW - 3600)
-    assert budget.remaining_budgets({"p": 10.0, "q": 3.0}, [], [running], NOW) == {"p": 0.0, "q": 3.0}
-    assert budget.remaining_budgets({"p": 10.0}, [], [running], NOW - 3600 + 59)["p"] > 9.9
-
-
-def test_job_without_an_end_takes_all_that_is_left():
-    assert budget.remaining_budgets({"p": 10.0}, [], [job(hourly=0.01)], NOW) == {"p": 0.0}
-
-
-def test_start_that_its_cluster_never_took_costs_nothing_however_long_it_is_tried():
-    trying = job(hourly=1.0, seconds=3600.0, claimed=NOW - 36000, submitted=False)
-    assert budget.remaining_budgets({"p": 10.0}, [], [trying], NOW) == {"p": pytest.approx(9.0)}
+@pytest.mark.parametrize(("used", "running", "since", "left"), LEFT.values(), ids=LEFT)
+def test_budget_counts_what_was_used_today_and_what_runs_will_use(used, running, since, left):
+    assert budget.midnight(NOW) == NOW - 49600
+    uses = [Use("a", "p", NOW + first, NOW + last, hourly) for first, last, hourly in used]
+    uses.append(Use("b", "q", NOW - 3600, NOW, 1.0))
+    now_running = [job(claimed=NOW - since, **running)]
+    remaining = budget.remaining_budgets({"p": 10.0, "q": 3.0}, uses, now_running, NOW)
+    assert remaining == {"p": pytest.approx(left), "q": pytest.approx(2.0)}
 
 
 def test_time_that_kueue_holds_a_job_back_costs_nothing():
-    held = job(
-        hourly=1.0, seconds=3600.0, claimed=NOW - 36000, started=None, queued_elsewhere=True, target={"on": "kuberay"}
-    )
-    assert held.cost(NOW) == 0.0
-    assert budget.remaining_budgets({"p": 10.0}, [], [held], NOW) == {"p": pytest.approx(9.0)}
+    assert job(hourly=1.0, seconds=3600.0, claimed=NOW - 36000, **HELD).cost(NOW) == 0.0
 
 
 def test_start_that_has_ended_and_was_settled_costs_no_more_whoever_queued_it():
     for elsewhere in (False, True):
-        over = job(
-            hourly=1.0, state=JobState.SUCCEEDED, claimed=None, queued_elsewhere=elsewhere, ended=NOW, paid=0.025
-        )
+        ended = {"state": JobState.SUCCEEDED, "claimed": None, "ended": NOW}
+        over = job(hourly=1.0, queued_elsewhere=elsewhere, paid=0.025, **ended)
         assert over.cost(NOW + 3600) == 0.025
         assert over.held_since is None
 

@@ -21,108 +21,75 @@ def planned(queue, busy=(), cpus=4, left=None, now=NOW):
     return plan(queue, busy, rooms, left or {}, {"research": 20.0}, now=now)
 
 
-def starts(*queue, **more):
-    return planned(queue, **more).start
-
-
-def reason(name, *queue, **more):
-    return planned(queue, **more).reasons[name]
-
-
-def test_higher_priority_starts_first_then_who_came_first():
-    assert starts(job("a"), job("b", priority=5), job("c", priority=5), cpus=2) == ["b", "c"]
-
-
-def test_jobs_of_any_size_share_the_room():
-    assert starts(job("a", 2), job("b", 1), job("c", 1), job("d", 1)) == ["a", "b", "c"]
-
-
-def test_narrow_job_waits_where_it_would_put_off_the_wide_one_before_it():
-    busy = [Busy(Resources(cpus=3), ends=NOW + 60)]
-    assert starts(job("wide", 4), job("x", 1, seconds=61), busy=busy) == []
-    assert starts(job("wide", 4), job("y", 1), busy=busy) == []
-    assert "waits behind wide" in reason("y", job("wide", 4), job("x", 1), job("y", 1), busy=busy)
-
-
-def test_narrow_job_that_ends_in_time_goes_before_the_wide_one():
-    busy = [Busy(Resources(cpus=3), ends=NOW + 60)]
-    assert starts(job("wide", 4), job("x", 1, seconds=60), busy=busy) == ["x"]
-
-
-def test_narrow_job_goes_first_where_the_wide_one_leaves_room_over():
+BUSY = [Busy(Resources(cpus=3), ends=NOW + 60)]
+WIDE = job("wide", 4)
+FIRST_WINS = (
+    job("a", 4, project="p", cost=2.0),
+    job("b", on="far", priority=1, project="p", cost=2.0),
+    job("c", on="far"),
+)
+STARTS = {
+    "higher priority first": ([job("a"), job("b", priority=5), job("c", priority=5)], {"cpus": 2}, "bc"),
+    "any size shares the room": ([job("a", 2), job("b", 1), job("c", 1), job("d", 1)], {}, "abc"),
+    "a narrow job would put off the wide one": ([WIDE, job("x", 1, seconds=61)], {"busy": BUSY}, ""),
+    "a narrow job may put off the wide one": ([WIDE, job("x", 1)], {"busy": BUSY}, ""),
+    "a narrow job ends in time": ([WIDE, job("x", 1, seconds=60)], {"busy": BUSY}, "x"),
     # In 60 s three CPUs come free beside the one that is: the wide job takes three, one is spare.
-    busy = [Busy(Resources(cpus=3), ends=NOW + 60)]
-    assert starts(job("wide", 3), job("x", 1), job("y", 1), busy=busy) == ["x"]
-
-
-def test_room_left_over_is_used_up_also_where_nobody_knows_when_it_comes():
+    "the wide job leaves room over": ([job("wide", 3), job("x", 1), job("y", 1)], {"busy": BUSY}, "x"),
     # Four CPUs are free; the wide job waits for six, which leaves two of the eight that there will be.
-    queue = job("a", 6), *(job(name) for name in "bcde")
-    assert starts(*queue, busy=[Busy(Resources(cpus=4))], cpus=8) == ["b", "c"]
+    "nobody knows when the room comes": (
+        [job("a", 6), *(job(name) for name in "bcde")],
+        {"busy": [Busy(Resources(cpus=4))], "cpus": 8},
+        "bc",
+    ),
+    "behind a job without an end": ([WIDE, job("x", 1, seconds=1)], {"busy": [Busy(Resources(cpus=3))]}, ""),
+    "what never fits holds up nobody": ([job("b", 8), job("s")], {}, "s"),
+    "a retry before its time": ([job("a", not_before=NOW + 5)], {}, ""),
+    "a retry at its time": ([job("a", not_before=NOW)], {}, "a"),
+    "no cost, no money": ([job("a", project="p", cost=0.0)], {"left": {"p": 0.0}}, "a"),
+    "over the budget": (
+        [job("a", project="p", cost=3.0), job("b", project="p", cost=1.0), job("c", cost=9.0)],
+        {"left": {"p": 2.0}},
+        "bc",
+    ),
+    "unknown costs": (
+        [job("a", project="p", cost=None), job("b", project="p", cost=None), job("c", project="p", cost=0.1)],
+        {"left": {"p": 2.0}},
+        "a",
+    ),
+    "an unknown cost and a spent budget": ([job("a", project="p", cost=None)], {"left": {"p": 0.0}}, ""),
+    "money for the first alone, wherever it runs": (FIRST_WINS, {"left": {"p": 2.0}}, "b"),
+    "money for both": (FIRST_WINS, {"left": {"p": 4.0}}, "ba"),
+}
 
 
-def test_job_that_costs_nothing_needs_no_money():
-    assert starts(job("a", project="p", cost=0.0), left={"p": 0.0}) == ["a"]
+@pytest.mark.parametrize(("queue", "more", "started"), STARTS.values(), ids=STARTS)
+def test_start_is_by_order_room_and_money_and_starves_nobody(queue, more, started):
+    assert planned(queue, **more).start == list(started)
 
 
-def test_narrow_jobs_never_starve_a_wide_one_behind_a_job_without_an_end():
-    busy = [Busy(Resources(cpus=3))]
-    assert starts(job("wide", 4), job("x", 1, seconds=1), busy=busy) == []
+REASONS = {
+    "waits behind wide": ([WIDE, job("a", number=200)], {"busy": BUSY}),
+    "will never fit: needs 8 CPUs (4 in all)": ([job("a", 8)], {}),
+    "waits for 4 CPUs (1 free)": ([job("a", 4)], {"busy": [Busy(Resources(cpus=3))]}),
+    "the budget of research has 2.00 USD left today (UTC), and the job costs up to 3.00 USD": (
+        [job("a", project="research", cost=3.0)],
+        {"left": {"research": 2.0}},
+    ),
+    "will never start: costs up to 20.50 USD, and the budget of research is 20.00 USD a day": (
+        [job("a", project="research", cost=20.5)],
+        {"left": {"research": 20.0}},
+    ),
+    "0.0020 EUR left today (UTC), and the job costs up to 0.0041 EUR": (
+        [job("a", project="p", cost=0.0041, currency="EUR")],
+        {"left": {"p": 0.002}},
+    ),
+}
 
 
-def test_job_that_can_never_fit_says_so_and_holds_up_nobody():
-    queue = job("big", 8), job("small")
-    assert starts(*queue) == ["small"]
-    assert reason("big", *queue) == "will never fit: needs 8 CPUs (4 in all)"
-
-
-def test_waiting_job_names_what_it_lacks():
-    assert reason("b", job("b", 4), busy=[Busy(Resources(cpus=3))]) == "waits for 4 CPUs (1 free)"
-
-
-def test_retry_waits_for_its_time():
-    assert starts(job("a", not_before=NOW + 5)) == []
-    assert starts(job("a", not_before=NOW)) == ["a"]
-
-
-def test_job_over_its_budget_waits_with_the_sum_and_holds_up_nobody():
-    queue = job("a", project="research", cost=3.0), job("b", project="research", cost=1.0), job("c", cost=9.0)
-    assert starts(*queue, left={"research": 2.0}) == ["b", "c"]
-    assert reason("a", *queue, left={"research": 2.0}) == (
-        "the budget of research has 2.00 USD left today (UTC), and the job costs up to 3.00 USD"
-    )
-
-
-def test_job_of_unknown_cost_starts_alone_in_its_project():
-    queue = job("a", project="p", cost=None), job("b", project="p", cost=None), job("c", project="p", cost=0.1)
-    assert starts(*queue, left={"p": 2.0}) == ["a"]
-
-
-def test_job_of_unknown_cost_waits_for_a_spent_budget():
-    assert starts(job("a", project="p", cost=None), left={"p": 0.0}) == []
-
-
-def test_job_dearer_than_a_days_budget_says_that_it_will_never_start():
-    assert reason("a", job("a", project="research", cost=20.5), left={"research": 20.0}) == (
-        "will never start: costs up to 20.50 USD, and the budget of research is 20.00 USD a day"
-    )
-
-
-def test_small_sums_are_told_apart_and_have_their_currency():
-    queue = job("a", project="p", cost=0.0041, currency="EUR")
-    assert reason("a", queue, left={"p": 0.002}) == (
-        "the budget of p has 0.0020 EUR left today (UTC), and the job costs up to 0.0041 EUR"
-    )
-
-
-def test_one_budget_goes_to_the_first_wherever_it_runs_and_each_place_has_its_own_room():
-    queue = (
-        job("a", 4, project="p", cost=2.0),
-        job("b", on="far", priority=1, project="p", cost=2.0),
-        job("c", on="far"),
-    )
-    assert starts(*queue, left={"p": 2.0}) == ["b"]
-    assert starts(*queue, left={"p": 4.0}) == ["b", "a"]
+@pytest.mark.parametrize(("text", "queue", "more"), [(text, *case) for text, case in REASONS.items()], ids=REASONS)
+def test_job_that_waits_says_what_it_lacks(text, queue, more):
+    assert text in planned(queue, **more).reasons["a"]
 
 
 jobs = st.builds(

@@ -68,7 +68,7 @@ def test_job_goes_from_submit_to_its_end_and_other_shells_see_it(sp500, submit):
     assert (job["on"], job["state"], job["id"].startswith("python-")) == ("local", "QUEUED", True)
     plan = {"takes": "1 CPU", "queued_before": 0, "starts": "", "seconds": [None, None], "cost": [0.0, 0.0]}
     assert job["plan"].items() >= plan.items()
-    assert sp500("wait", job["id"]).stdout == f"{job['id']} is SUCCEEDED: ended with exit code 0\n"
+    assert "SUCCEEDED" in sp500("wait", job["id"]).stdout
     assert sp500("logs", job["id"]).stdout == f"ran on {sys.executable}\n"
     seen = told(sp500("status", job["id"], "--json"))
     assert (seen["state"], seen["exit_code"], seen["starts"]) == ("SUCCEEDED", 0, 1)
@@ -96,7 +96,7 @@ def test_interrupted_follower_leaves_the_job_alone(state, sp500, submit):
     follower.send_signal(signal.SIGINT)
     done = follower.finish(15)
     assert done.returncode == 130
-    assert "the job keeps running" in done.stderr
+    assert "keeps running" in done.stderr
     assert told(sp500("status", job["id"], "--json"))["state"] == "RUNNING"
     sp500("stop", job["id"])
 
@@ -104,9 +104,7 @@ def test_interrupted_follower_leaves_the_job_alone(state, sp500, submit):
 def test_second_manager_gives_way_and_names_the_first(sp500, submit, state, until):
     job = submit("sleep", "1000")
     until(job["id"], "RUNNING")
-    said = sp500("manage").stdout
-    assert said.startswith(f"process {(state / 'manager.holder').read_text().split()[1]} on ")
-    assert "manages" in said
+    assert f"process {(state / 'manager.holder').read_text().split()[1]} " in sp500("manage").stdout
     sp500("stop", job["id"])
 
 
@@ -120,24 +118,19 @@ def test_job_outlives_the_shell_and_the_manager_that_started_it(state, sp500, su
     assert sp500("logs", job["id"]).stdout == "done\n"
 
 
-def test_batch_is_taken_whole_or_not_at_all(sp500, state, tmp_path):
+def test_batch_is_taken_whole_or_not_at_all_and_without_the_flags_of_one_job(sp500, state, tmp_path):
     before = len(Ledger(state / "queue.db").jobs())
     file = tmp_path / "jobs.yaml"
     jobs = [{"argv": ["true"], "name": f"batch-{number}"} for number in range(5)]
     file.write_text(yaml.safe_dump({"workers": 1, "jobs": [*jobs, {"argv": ["true"], "wrokers": 2}]}))
     refused = sp500("submit", "--file", file, code=2)
     assert f"--file {file}: jobs[5]: unknown key wrokers; did you mean workers?" in refused.stderr
-    assert len(Ledger(state / "queue.db").jobs()) == before
     file.write_text(yaml.safe_dump({"workers": 1, "jobs": jobs}))
+    assert "--workers describes" in sp500("submit", "--file", file, "--workers", 3, code=2).stderr
+    assert len(Ledger(state / "queue.db").jobs()) == before
     batch = told(sp500("submit", "--file", file, "--json"))["jobs"]
     assert [job["name"] for job in batch] == [job["name"] for job in jobs]
     sp500("wait", *(job["id"] for job in batch))
-
-
-def test_flag_of_one_job_beside_a_batch_is_refused(sp500, tmp_path):
-    file = tmp_path / "jobs.yaml"
-    file.write_text("jobs: [{argv: ['true']}]\n")
-    assert "--workers describes one" in sp500("submit", "--file", file, "--workers", 3, code=2).stderr
 
 
 def test_dry_run_sends_nothing_and_shows_no_secret(sp500, state):
@@ -152,23 +145,23 @@ def test_dry_run_sends_nothing_and_shows_no_secret(sp500, state):
 
 def test_job_wider_than_the_machine_is_refused_with_the_way_out(sp500):
     done = sp500("submit", "--workers", 10_000, "--", "true", code=1)
-    assert "needs 10000 CPUs, but there are only" in done.stderr
-    assert "use fewer --workers" in done.stderr
+    assert "needs 10000 CPUs" in done.stderr
+    assert "fewer --workers" in done.stderr
 
 
-def test_kubernetes_out_of_reach_is_told_and_falls_back_only_when_asked(sp500, tmp_path):
-    flags = ("--on", "kuberay", "--workers", 1)
+@pytest.mark.parametrize("flags", [("kuberay", "--workers", 1), ("ray", "--address", "http://127.0.0.1:9")], ids=str)
+def test_cluster_out_of_reach_is_refused_and_falls_back_only_when_asked(sp500, tmp_path, flags):
     nowhere = {"KUBECONFIG": str(tmp_path / "none")}
-    assert "--fallback would run it on this machine" in sp500("submit", *flags, "--", "true", code=1, **nowhere).stderr
-    done = sp500("submit", *flags, "--fallback", "--json", "--", "true", **nowhere)
+    assert "--fallback" in sp500("submit", "--on", *flags, "--", "true", code=1, **nowhere).stderr
+    done = sp500("submit", "--on", *flags, "--fallback", "--json", "--", "true", **nowhere)
     assert told(done)["on"] == "local"
-    assert "--fallback: running on this machine" in done.stderr
+    assert "--fallback: " in done.stderr
     sp500("wait", told(done)["id"])
 
 
 def test_deleted_job_is_gone_and_a_running_one_is_not_deleted(sp500, submit, state):
     job = submit("sleep", "1000")
-    assert f"stop it first: sp500 jobs stop {job['id']}" in sp500("delete", job["id"], code=2).stderr
+    assert f"sp500 jobs stop {job['id']}" in sp500("delete", job["id"], code=2).stderr
     sp500("stop", job["id"])
     sp500("delete", job["id"])
     assert "no job " in sp500("status", job["id"], code=2).stderr
@@ -210,26 +203,26 @@ def paid(sp500, settings, tmp_path):
 def test_job_that_would_pass_the_budget_waits_and_says_so(sp500, paid, until):
     first, second = told(paid()), told(paid())
     assert first["plan"]["cost"] == [6.0, 6.0]
-    assert "research has 4.00 USD left today (UTC)" in second["plan"]["starts"]
+    assert "4.00 USD left" in second["plan"]["starts"]
     until(first["id"], "RUNNING")
     waiting = told(sp500("status", second["id"], "--json"))
     assert (waiting["state"], waiting["starts"]) == ("QUEUED", 0)
-    assert "the budget of research has 4.00 USD left today (UTC)" in waiting["reason"]
+    assert "4.00 USD left" in waiting["reason"]
     sp500("stop", first["id"], second["id"])
 
 
 def test_strict_refuses_what_would_have_to_wait_for_money_and_counts_what_waits_already(sp500, paid):
     first = told(paid("--strict"))
     said = paid("--strict", code=4).stderr  # jobs of other tests have used some of the day's budget
-    assert re.search(r"costs up to 6\.00 USD, and research has [34]\.\d\d USD left today \(UTC\)", said)
+    assert re.search(r"up to 6\.00 USD, .* [34]\.\d\d USD left", said)
     sp500("stop", first["id"])
 
 
 def test_project_without_a_budget_is_told_where_its_name_looks_wrong_and_by_status(sp500, settings):
     settings("budgets: {research: 10.0}\n")
     done = sp500("submit", "--project", "resarch", "--json", "--", "true")
-    assert "project resarch has no budget; did you mean research?" in done.stderr
-    assert "budget     none for project resarch" in sp500("status", told(done)["id"]).stdout
+    assert "resarch has no budget; did you mean research?" in done.stderr
+    assert "none for project resarch" in sp500("status", told(done)["id"]).stdout
     usual = sp500("submit", "--json", "--", "true")
     assert usual.stderr == ""
     sp500("wait", told(done)["id"], told(usual)["id"])
@@ -237,7 +230,7 @@ def test_project_without_a_budget_is_told_where_its_name_looks_wrong_and_by_stat
 
 def test_no_job_named_is_no_success(sp500):
     for verb in ("wait", "stop", "delete"):
-        assert "no job is named" in sp500(verb, code=2).stderr
+        assert "no job" in sp500(verb, code=2).stderr
 
 
 def test_earlier_start_of_a_job_has_its_log_too(sp500, submit, tmp_path):
@@ -246,13 +239,7 @@ def test_earlier_start_of_a_job_has_its_log_too(sp500, submit, tmp_path):
     sp500("wait", job["id"], "--timeout", 40, code=7)
     assert sp500("logs", job["id"]).stdout == "this is start 2\n"
     assert sp500("logs", job["id"], "--start", 1).stdout == "this is start 1\n"
-    assert "has had 2 starts" in sp500("logs", job["id"], "--start", 3, code=2).stderr
-
-
-def test_ray_cluster_that_does_not_answer_is_refused_at_once_and_falls_back_when_asked(sp500):
-    flags = ("--on", "ray", "--address", "http://127.0.0.1:9")
-    assert "--fallback would run it on this machine" in sp500("submit", *flags, "--", "true", code=1).stderr
-    sp500("wait", told(sp500("submit", *flags, "--fallback", "--json", "--", "true"))["id"])
+    assert "2 starts" in sp500("logs", job["id"], "--start", 3, code=2).stderr
 
 
 def test_state_folder_and_every_file_in_it_are_the_owners_alone(sp500, submit, state):
