@@ -29,9 +29,6 @@ def test_settings_of_the_earlier_trainer_run_as_they_are() -> None:
     assert (config.model.kind, config.model.hidden, config.train.epochs) == ("lstm", 128, 50)
     assert config.train.lr == 0.001  # YAML takes 1e-3 for text
     assert (config.data.npz_path, config.data.valid_from_train) == (Path("prepared/windows.npz"), 0.175)
-
-
-def test_validation_switched_off_means_none() -> None:
     assert DataConfig(valid_from_train=False).valid_from_train == 0.0
 
 
@@ -85,23 +82,28 @@ def test_bad_setting_is_refused_by_key_and_value(settings: dict[str, Any], key: 
 
 
 @pytest.mark.parametrize(
-    ("window", "horizon", "gap", "good"), [(30, 1, 30, False), (30, 1, 31, True), (5, 10, 14, False)]
+    ("make", "said"),
+    [
+        (lambda: DataConfig(window=30, horizon=1, gap=30), r"data.gap is 30, .*31"),
+        (lambda: DataConfig(window=5, horizon=10, gap=14), r"data.gap is 14, .*15"),
+        (lambda: DataConfig(start="2020-01-02", end="2020-01-02"), r"data\.start 2020-01-02 .*data\.end 2020-01-02"),
+        (lambda: ModelConfig(kind="transformer", hidden=30), r"model\.hidden 30 .*model\.heads 4"),
+        (lambda: ModelConfig(kind="linear", hidden=32), "model.hidden .*kind linear"),
+        (lambda: ModelConfig(kind="linear", layers=3), "model.layers .*kind linear"),
+        (lambda: ModelConfig(kind="linear", dropout=0.5), "model.dropout .*kind linear"),
+        (lambda: ModelConfig(kind="mlp", heads=2), "model.heads .*kind mlp"),
+        (lambda: ModelConfig(kind="lstm", heads=2), "model.heads .*kind lstm"),
+        (lambda: setattr(RunConfig().train, "epochs", 3), "frozen"),
+    ],
 )
-def test_gap_below_window_and_horizon_is_refused(window: int, horizon: int, gap: int, good: bool) -> None:
-    if good:
-        assert DataConfig(window=window, horizon=horizon, gap=gap).purge == gap
-        return
-    with pytest.raises(ValidationError, match=f"data.gap is {gap}, below window \\+ horizon = {window + horizon}"):
-        DataConfig(window=window, horizon=horizon, gap=gap)
+def test_settings_that_do_not_fit_together_are_refused_by_both_names(make, said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        make()
 
 
-def test_gap_left_empty_is_window_and_horizon() -> None:
+def test_gap_is_the_one_given_or_window_and_horizon() -> None:
+    assert DataConfig(window=30, horizon=1, gap=31).purge == 31
     assert DataConfig(window=20, horizon=5).purge == 25
-
-
-def test_start_that_is_not_before_the_end_is_refused() -> None:
-    with pytest.raises(ValidationError, match=r"data\.start 2020-01-02 is not before data\.end 2020-01-02"):
-        DataConfig(start="2020-01-02", end="2020-01-02")
 
 
 @pytest.mark.parametrize("name", ["a", "0", "a.b_c-d", "9" * 63, "run-2020.01.02"])
@@ -109,56 +111,13 @@ def test_run_name_that_is_one_is_taken(name: str) -> None:
     assert IOConfig(run_name=name).run_name == name
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "",
-        ".",
-        "..",
-        "../..",
-        "/tmp/a",
-        "a/b",
-        "a\\b",
-        "Run",
-        "-a",
-        "_a",
-        ".a",
-        "a b",
-        "ä",
-        "a\n",
-        "a\x00",
-        "9" * 64,
-        "~",
-    ],
-)
+BAD_NAMES = ["", ".", "..", "../..", "/tmp/a", "a/b", "a\\b", "Run", "-a", "_a", ".a", "a b", "ä", "a\n", "a\x00", "~"]
+
+
+@pytest.mark.parametrize("name", [*BAD_NAMES, "9" * 64])
 def test_run_name_that_could_leave_the_folder_is_refused(name: str) -> None:
     with pytest.raises(ValidationError, match="run_name"):
         IOConfig(run_name=name)
-
-
-@pytest.mark.parametrize(
-    ("kind", "key", "value"),
-    [
-        ("linear", "hidden", 32),
-        ("linear", "layers", 3),
-        ("linear", "dropout", 0.5),
-        ("mlp", "heads", 2),
-        ("lstm", "heads", 2),
-    ],
-)
-def test_model_key_that_the_kind_does_not_use_is_refused_by_name(kind: str, key: str, value: float) -> None:
-    with pytest.raises(ValidationError, match=f"model.{key} is not used by model.kind {kind}"):
-        ModelConfig(kind=kind, **{key: value})
-
-
-def test_width_that_heads_do_not_divide_is_refused() -> None:
-    with pytest.raises(ValidationError, match=r"model\.hidden 30 is not a multiple of model\.heads 4"):
-        ModelConfig(kind="transformer", hidden=30)
-
-
-def test_settings_cannot_be_changed() -> None:
-    with pytest.raises(ValidationError, match="frozen"):
-        RunConfig().train.epochs = 3
 
 
 # The fingerprint.
@@ -172,29 +131,24 @@ def changed(settings: dict[str, Any], base: dict[str, Any] | None = None) -> Run
 
 def test_fingerprints_stay_what_they_were_in_older_records() -> None:
     # Of 2026-11-23, before train.amp, schedule, warmup, lr_end and decay.
-    found = [
-        RunConfig(),
-        changed({"train": {"refit": True, "weight_decay": 0.1, "clip": 0.0}}),
-        changed({"task": "language", "model": {"kind": "gpt"}, "train": {"max_steps": 40}}),
-        changed({"task": "images", "model": {"kind": "cnn"}, "train": {"dtype": "float64"}}),
-    ]
-    assert [one.fingerprint for one in found] == [
-        "6c2cd02dc0edf4da",
-        "ddf6f5a330561828",
-        "d39e285e2c7ff69f",
-        "08871afe9868483d",
-    ]
+    for settings, fingerprint in (
+        ({}, "6c2cd02dc0edf4da"),
+        ({"train": {"refit": True, "weight_decay": 0.1, "clip": 0.0}}, "ddf6f5a330561828"),
+        ({"task": "language", "model": {"kind": "gpt"}, "train": {"max_steps": 40}}, "d39e285e2c7ff69f"),
+        ({"task": "images", "model": {"kind": "cnn"}, "train": {"dtype": "float64"}}, "08871afe9868483d"),
+    ):
+        assert changed(settings).fingerprint == fingerprint
 
 
 @pytest.mark.parametrize(
     ("train", "said"),
     [
-        ({"amp": "bfloat16", "dtype": "float64"}, "is for train.dtype float32"),
-        ({"refit": True, "schedule": "cosine"}, "train.refit .* needs train.schedule constant"),
-        ({"refit": True, "warmup": 0.1}, "train.refit .* without train.warmup"),
-        ({"lr_end": 0.1}, "train.lr_end is not used by train.schedule constant"),
+        ({"amp": "bfloat16", "dtype": "float64"}, "train.dtype float32"),
+        ({"refit": True, "schedule": "cosine"}, "train.refit .* train.schedule constant"),
+        ({"refit": True, "warmup": 0.1}, "train.refit .* train.warmup"),
+        ({"lr_end": 0.1}, "train.lr_end .* train.schedule constant"),
         ({"keep": 1}, "greater than 1"),
-        ({"monitor_mode": "max"}, "a larger valid_loss is not better"),
+        ({"monitor_mode": "max"}, "valid_loss"),
     ],
     ids=str,
 )
@@ -294,18 +248,17 @@ def test_fingerprint_of_a_model_leaves_out_keys_it_does_not_use() -> None:
     assert plain.fingerprint == other.fingerprint
 
 
+def run_python(program: str) -> str:
+    environment = {"PYTHONHASHSEED": "1", "PYTHONPATH": ":".join(sys.path)}
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
+
+
 def test_fingerprint_is_16_hex_digits_and_the_same_in_another_process() -> None:
-    program = "from sp500.config import RunConfig; print(RunConfig().fingerprint)"
-    printed = subprocess.run(
-        [sys.executable, "-c", program],
-        env={"PYTHONHASHSEED": "1", "PYTHONPATH": ":".join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    assert printed.strip() == BASE.fingerprint
+    printed = run_python("from sp500.config import RunConfig; print(RunConfig().fingerprint)")
+    assert printed == BASE.fingerprint
     assert int(printed, 16) < 16**16
-    assert len(printed.strip()) == 16
+    assert len(printed) == 16
 
 
 def test_per_worker_pair_of_runs_shares_a_fingerprint_with_the_global_batch_it_amounts_to() -> None:
@@ -317,35 +270,16 @@ def test_per_worker_pair_of_runs_shares_a_fingerprint_with_the_global_batch_it_a
 
 
 @pytest.mark.parametrize(
-    ("workers", "per_worker", "batch_size", "lr"),
-    [
-        (0, False, 256, 0.001),
-        (4, False, 256, 0.001),
-        (0, True, 256, 0.001),
-        (1, True, 256, 0.001),
-        (4, True, 1024, 0.004),
-    ],
+    ("workers", "per_worker", "times"), [(0, False, 1), (4, False, 1), (0, True, 1), (1, True, 1), (4, True, 4)]
 )
-def test_batch_and_rate_grow_with_workers_only_when_they_are_per_worker(
-    workers: int, per_worker: bool, batch_size: int, lr: float
-) -> None:
+def test_batch_and_rate_grow_with_workers_only_when_they_are_per_worker(workers, per_worker, times) -> None:
     config = RunConfig(num_workers=workers, train=TrainConfig(per_worker_batch=per_worker))
-    assert config.batch_size == batch_size
-    assert config.lr == pytest.approx(lr)
+    assert (config.batch_size, config.lr) == (256 * times, pytest.approx(0.001 * times))
 
 
 def test_settings_load_nothing_heavy() -> None:
-    program = (
-        "import sys, sp500.config; print([name for name in ('torch', 'ray', 'numpy', 'pandas') if name in sys.modules])"
-    )
-    printed = subprocess.run(
-        [sys.executable, "-c", program],
-        env={"PYTHONPATH": ":".join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    assert printed.strip() == "[]"
+    heavy = "('torch', 'ray', 'numpy', 'pandas')"
+    assert run_python(f"import sys, sp500.config; print([name for name in {heavy} if name in sys.modules])") == "[]"
 
 
 # Settings and fingerprints of version 0.1.0 before images and language: runs of then and now pair up.
@@ -359,9 +293,8 @@ def test_names_of_tickers_mean_the_same_in_any_case(source: str) -> None:
     )
     assert typed.fingerprint == written.fingerprint
     assert RunConfig(data={"tickers": ["stocks"]}).data.tickers == ("stocks",)
-    assert RunConfig(data={"source": "a.csv", "tickers": ["aapl"]}).data.tickers == (
-        "aapl",
-    )  # a name of the file's own
+    own = RunConfig(data={"source": "a.csv", "tickers": ["aapl"]})  # a name of the file's own
+    assert own.data.tickers == ("aapl",)
 
 
 @pytest.mark.parametrize(("settings", "fingerprint"), EARLIER)
@@ -372,14 +305,11 @@ def test_fingerprints_of_earlier_runs_stay(settings: dict[str, Any], fingerprint
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"task": "retruns"}, "unknown task 'retruns': .*did you mean returns"),
-        ({"model": {"kind": "gru"}}, "unknown model 'gru': expected linear, .*, or your own as FILE.py:NAME"),
+        ({"task": "retruns"}, "'retruns': .*did you mean returns"),
+        ({"model": {"kind": "gru"}}, "'gru': .*linear, .*FILE.py:NAME"),
         ({"model": {"kind": "lstn"}}, "did you mean lstm"),
-        ({"model": {"options": {"width": 3}}}, "model.options is not used by model.kind mlp"),
-        (
-            {"model": {"kind": "mine.py:Net", "options": {"cap": [1.0, float("nan")]}}},
-            "model.options.cap.*: Input should be a finite number",
-        ),
+        ({"model": {"options": {"width": 3}}}, "model.options .* mlp"),
+        ({"model": {"kind": "mine.py:Net", "options": {"cap": [float("nan")]}}}, "model.options.cap.*finite"),
     ],
 )
 def test_unknown_task_or_model_is_refused_with_the_nearest(settings: dict[str, Any], said: str) -> None:

@@ -47,19 +47,15 @@ def test_regression_metric_equals_its_reference(name: str, reference: Callable[[
     assert metrics.regression(FORECAST, TARGET)[name] == pytest.approx(reference(), rel=1e-12)
 
 
-def test_forecast_that_is_always_zero_has_no_directional_accuracy() -> None:
+def test_directional_accuracy_leaves_out_days_without_a_move_and_forecasts_of_zero() -> None:
     assert metrics.regression(np.zeros(400), TARGET)["directional_accuracy"] is None
-
-
-def test_day_without_a_move_has_no_direction_to_get_right() -> None:
     found = metrics.regression(np.array([1.0, -1.0, 1.0, 0.0]), np.array([1.0, 1.0, 0.0, 1.0]))
     assert found["directional_accuracy"] == pytest.approx(1 / 3)
 
 
 def test_information_coefficient_shares_the_rank_of_ties() -> None:
     forecast, target = np.array([1.0, 1, 2, 3]), np.array([1.0, 2, 2, 3])
-    ranks = [stats.rankdata(values) for values in (forecast, target)]
-    expected = np.corrcoef(*ranks)[0, 1]
+    expected = np.corrcoef(*map(stats.rankdata, (forecast, target)))[0, 1]
     assert metrics.regression(forecast, target)["information_coefficient"] == pytest.approx(expected)
 
 
@@ -73,9 +69,7 @@ def test_information_coefficient_shares_the_rank_of_ties() -> None:
     ],
     ids=["constant forecast", "no moves", "constant target", "one sample"],
 )
-def test_regression_metric_that_is_not_defined_is_none(
-    forecast: np.ndarray, target: np.ndarray, undefined: set[str]
-) -> None:
+def test_regression_metric_that_is_not_defined_is_none(forecast, target, undefined) -> None:
     found = metrics.regression(forecast, target)
     assert {name for name, value in found.items() if value is None} == undefined
     assert is_plain(found)
@@ -87,39 +81,32 @@ def test_regression_metric_that_is_not_defined_is_none(
 def days_of(returns: list[list[float]], tickers: str = "AB") -> pd.DataFrame:
     """One row per day and ticker; returns are simple, the table holds logs."""
     dates = pd.bdate_range("2020-01-06", periods=len(returns))
-    rows = [
-        {"date": date, "ticker": ticker, "return": np.log1p(value)}
-        for date, row in zip(dates, returns, strict=True)
-        for ticker, value in zip(tickers, row, strict=True)
-    ]
-    return pd.DataFrame(rows)
+    index = pd.MultiIndex.from_product([dates, list(tickers)], names=["date", "ticker"])
+    return pd.DataFrame({"return": np.log1p(np.ravel(returns))}, index).reset_index()
 
 
-def test_trading_of_three_days_and_two_tickers_equals_the_sum_by_hand() -> None:
-    index = days_of([[0.02, -0.01], [0.01, 0.03], [-0.02, 0.01]])
-    position = np.array([1.0, 1, 1, -1, 0, -1])
+THREE_DAYS = [[0.02, -0.01], [0.01, 0.03], [-0.02, 0.01]]
+POSITION = np.array([1.0, 1, 1, -1, 0, -1])
+
+
+def test_trading_of_three_days_and_two_tickers_equals_the_sum_by_hand_in_any_order_of_rows() -> None:
+    index = days_of(THREE_DAYS)
     # Half of the capital in each ticker: day by day what is earned, and how much is traded to get there.
     earned = np.array([(0.02 - 0.01) / 2, (0.01 - 0.03) / 2, (0 - 0.01) / 2])
     traded = np.array([0.5 + 0.5, 0 + 1.0, 0.5 + 0])
     kept = earned - traded * 10 / 10_000
-    found = metrics.trading(position, index, cost_bps=10)
+    found = metrics.trading(POSITION, index, cost_bps=10)
     assert found["turnover"] == pytest.approx(traded.mean())
     assert found["sharpe"] == pytest.approx(earned.mean() / earned.std(ddof=1) * np.sqrt(252))
     assert found["sharpe_after_cost"] == pytest.approx(kept.mean() / kept.std(ddof=1) * np.sqrt(252))
-
-
-def test_trading_does_not_depend_on_the_order_of_rows() -> None:
-    index = days_of([[0.02, -0.01], [0.01, 0.03], [-0.02, 0.01]])
-    position = np.array([1.0, 1, 1, -1, 0, -1])
     order = np.array([3, 0, 5, 1, 4, 2])
-    mixed = metrics.trading(position[order], index.iloc[order].reset_index(drop=True), cost_bps=10)
-    found = metrics.trading(position, index, cost_bps=10)
+    mixed = metrics.trading(POSITION[order], index.iloc[order].reset_index(drop=True), cost_bps=10)
     assert mixed.pop("excess") == pytest.approx(found.pop("excess"))
     assert {key: pytest.approx(value) for key, value in found.items()} == mixed
 
 
 def test_capital_goes_to_the_tickers_that_are_there() -> None:
-    index = days_of([[0.02, -0.01], [0.01, 0.03], [-0.02, 0.01]]).drop(index=[1])  # B is listed on the second day
+    index = days_of(THREE_DAYS).drop(index=[1])  # B is listed on the second day
     found = metrics.trading(np.ones(5), index, cost_bps=0)
     earned = np.array([0.02, (0.01 + 0.03) / 2, (-0.02 + 0.01) / 2])
     assert found["sharpe"] == pytest.approx(earned.mean() / earned.std(ddof=1) * np.sqrt(252))
@@ -151,9 +138,7 @@ def test_costs_lower_the_sharpe_ratio_after_costs_alone(cost: float) -> None:
     position = generator.choice([-1.0, 1.0], 200)
     free, charged = (metrics.trading(position, index, cost_bps=bps) for bps in (0.0, cost))
     assert (charged["sharpe"], charged["turnover"]) == (free["sharpe"], free["turnover"])
-    assert (
-        charged["sharpe_after_cost"] == free["sharpe"] if cost == 0 else charged["sharpe_after_cost"] < free["sharpe"]
-    )
+    assert (charged["sharpe_after_cost"] < free["sharpe"]) == (cost > 0)
 
 
 @pytest.mark.parametrize(
@@ -242,57 +227,48 @@ def spread_of(variance: float, count: int) -> list[float | None]:
     return list((drawn - drawn.mean()) / drawn.std(ddof=1) * np.sqrt(variance))
 
 
+def deflated(sharpe: float, trials: list[float | None], skew: float, kurtosis: float, observations: int) -> list[float]:
+    found = metrics.deflated_sharpe(sharpe, trials, skew, kurtosis, observations)
+    assert found is not None
+    return [found["expected_max"], found["probability"], found["trials"]]
+
+
 def test_deflated_sharpe_is_that_of_the_papers_example() -> None:
     # Bailey and Lopez de Prado 2014, "A numerical example": 2.5 a year over 5 years of 250 days, the best of 100.
-    trials = spread_of(0.5 / 250, 100)
-    found = metrics.deflated_sharpe(2.5 / np.sqrt(250), trials, skew=-3.0, kurtosis=10.0, observations=1250)
-    assert found is not None
-    assert found["expected_max"] == pytest.approx(0.1132, abs=5e-5)
-    assert found["probability"] == pytest.approx(0.9004, abs=5e-5)
-    assert found["trials"] == 100
+    found = deflated(2.5 / np.sqrt(250), spread_of(0.5 / 250, 100), -3.0, 10.0, 1250)
+    assert found == pytest.approx([0.1132, 0.9004, 100], abs=5e-5)
 
 
 def test_expected_maximum_is_about_that_of_draws_without_skill() -> None:
     draws = np.random.default_rng(0).standard_normal((20_000, 50)).max(axis=1)
-    found = metrics.deflated_sharpe(0.1, spread_of(1.0, 50), skew=0.0, kurtosis=3.0, observations=100)
-    assert found is not None
-    assert found["expected_max"] == pytest.approx(draws.mean(), rel=0.02)
+    assert deflated(0.1, spread_of(1.0, 50), 0.0, 3.0, 100)[0] == pytest.approx(draws.mean(), rel=0.02)
 
 
 def test_two_trials_are_deflated_as_worked_out_by_hand() -> None:
-    found = metrics.deflated_sharpe(0.1, [0.0, 0.2], skew=-0.5, kurtosis=4.0, observations=401)
     # Z^-1(1 - 1/2) is 0, so that only Z^-1(1 - 1/2e) = Z^-1(0.81606) = 0.90045 counts.
     expected = np.sqrt(0.02) * 0.5772157 * 0.90045
-    assert found is not None
-    assert found["expected_max"] == pytest.approx(expected, rel=1e-4)
     ratio = (0.1 - expected) * 20 / np.sqrt(1 + 0.05 + 0.0075)
-    assert found["probability"] == pytest.approx(stats.norm.cdf(ratio), rel=1e-4)
+    found = deflated(0.1, [0.0, 0.2], -0.5, 4.0, 401)
+    assert found == pytest.approx([expected, stats.norm.cdf(ratio), 2], rel=1e-4)
 
 
 def test_trials_that_are_all_alike_leave_the_probability_of_the_ratio_itself() -> None:
-    found = metrics.deflated_sharpe(0.1, [0.1] * 10, skew=0.0, kurtosis=3.0, observations=101)
-    assert found is not None
-    assert found["expected_max"] == 0
-    assert found["probability"] == pytest.approx(stats.norm.cdf(0.1 * 10 / np.sqrt(1 + 0.5 * 0.01)))
+    found = deflated(0.1, [0.1] * 10, 0.0, 3.0, 101)
+    assert found == pytest.approx([0, stats.norm.cdf(0.1 * 10 / np.sqrt(1 + 0.5 * 0.01)), 10])
 
 
 def test_more_tries_or_a_wider_spread_deflate_more() -> None:
     def probability(count: int, variance: float) -> float:
-        found = metrics.deflated_sharpe(0.1, spread_of(variance, count), skew=0.0, kurtosis=3.0, observations=500)
-        assert found is not None
-        return found["probability"]
+        return deflated(0.1, spread_of(variance, count), 0.0, 3.0, 500)[1]
 
     assert probability(10, 0.001) > probability(100, 0.001) > probability(1000, 0.001)
     assert probability(10, 0.001) > probability(10, 0.01)
 
 
 def test_trial_without_a_ratio_counts_as_a_try() -> None:
-    some, more = ([0.0, 0.1, 0.2, *[None] * count] for count in (0, 5))
-    few, many = (metrics.deflated_sharpe(0.1, trials, 0.0, 3.0, 500) for trials in (some, more))
-    assert few is not None
-    assert many is not None
-    assert (few["trials"], many["trials"]) == (3, 8)
-    assert many["expected_max"] > few["expected_max"]
+    few, many = (deflated(0.1, [0.0, 0.1, 0.2, *[None] * count], 0.0, 3.0, 500) for count in (0, 5))
+    assert (few[2], many[2]) == (3, 8)
+    assert many[0] > few[0]
 
 
 @pytest.mark.parametrize(
@@ -307,18 +283,15 @@ def test_trial_without_a_ratio_counts_as_a_try() -> None:
     ],
     ids=["one trial", "one ratio", "none", "no ratio", "no moments", "one day"],
 )
-def test_deflated_sharpe_that_is_not_defined_is_none(
-    sharpe: float | None, trials: list[float | None], skew: float | None, observations: int
-) -> None:
+def test_deflated_sharpe_that_is_not_defined_is_none(sharpe, trials, skew, observations) -> None:
     assert metrics.deflated_sharpe(sharpe, trials, skew, 3.0, observations) is None
 
 
 def test_ratio_without_an_error_has_no_probability() -> None:
     # Returns of two values, 3 of 4 days up: skew -2 / sqrt(3), kurtosis 7 / 3, and at a ratio of -sqrt(3) no spread.
-    found = metrics.deflated_sharpe(-np.sqrt(3.0), [0.1, 0.2], -2 / np.sqrt(3.0), 7 / 3 - 1e-9, 500)
-    assert found is not None
-    assert found["probability"] is None
-    assert found["expected_max"] > 0
+    expected, probability, _ = deflated(-np.sqrt(3.0), [0.1, 0.2], -2 / np.sqrt(3.0), 7 / 3 - 1e-9, 500)
+    assert probability is None
+    assert expected > 0
 
 
 def excess_of(days_apart: int, sharpe: float = 0.1) -> dict[str, float]:
@@ -360,9 +333,7 @@ def test_drift_that_a_config_holds_is_no_skill() -> None:
         ("confusion_matrix", sk.confusion_matrix),
     ],
 )
-def test_classification_metric_equals_scikit_learns_at_any_threshold(
-    name: str, reference: Callable[..., object], threshold: float
-) -> None:
+def test_classification_metric_equals_scikit_learns_at_any_threshold(name, reference, threshold) -> None:
     found = metrics.classification(PROBABILITY, UP, threshold)
     said = np.array([value >= threshold for value in PROBABILITY])
     np.testing.assert_allclose(found[name], reference(UP, said), rtol=1e-12)
@@ -372,10 +343,8 @@ def test_roc_auc_is_the_share_of_pairs_in_the_right_order() -> None:
     ups, downs = PROBABILITY[UP == 1], PROBABILITY[UP == 0]
     pairs = np.mean([(up > down) + 0.5 * (up == down) for up in ups for down in downs])
     assert metrics.classification(PROBABILITY, UP, 0.5)["roc_auc"] == pytest.approx(pairs)
-
-
-def test_probability_at_the_threshold_counts_as_up() -> None:
-    assert metrics.classification(np.array([0.5, 0.4]), np.array([1.0, 0.0]), 0.5)["accuracy"] == 1.0
+    at_the_threshold = metrics.classification(np.array([0.5, 0.4]), np.array([1.0, 0.0]), 0.5)
+    assert at_the_threshold["accuracy"] == 1.0
 
 
 @pytest.mark.parametrize("truth", [0.0, 1.0])
@@ -399,19 +368,25 @@ def test_multiclass_metrics_equal_scikit_learns() -> None:
 
 
 def test_class_that_never_comes_has_its_row_in_the_confusion_matrix() -> None:
-    assert metrics.multiclass(np.eye(3)[[0, 1, 1]], np.array([0, 1, 0]))["confusion_matrix"] == [
-        [1, 1, 0],
-        [0, 1, 0],
-        [0, 0, 0],
-    ]
+    found = metrics.multiclass(np.eye(3)[[0, 1, 1]], np.array([0, 1, 0]))
+    assert found["confusion_matrix"] == [[1, 1, 0], [0, 1, 0], [0, 0, 0]]
 
 
 # Improvement over the naive forecast.
 
 
-def test_improvement_is_the_share_of_loss_saved() -> None:
-    found = metrics.improvement(np.full(100, 0.9), np.full(100, 1.0), np.arange(100))
-    assert found == pytest.approx({"value": 0.1, "low": 0.1, "high": 0.1})
+@pytest.mark.parametrize(
+    ("loss", "naive", "dates", "value", "bound"),
+    [
+        (np.full(100, 0.9), np.ones(100), np.arange(100), 0.1, 0.1),
+        (np.full(5, 0.9), np.ones(5), np.zeros(5), 0.1, None),
+        (np.ones(100), np.zeros(100), np.arange(100), None, None),
+    ],
+    ids=["the share of loss saved", "one day", "a perfect naive forecast"],
+)
+def test_improvement_is_the_share_of_loss_saved_where_it_is_defined(loss, naive, dates, value, bound) -> None:
+    expected = {"value": value, "low": bound, "high": bound}
+    assert metrics.improvement(loss, naive, dates) == {name: pytest.approx(x) for name, x in expected.items()}
 
 
 def test_interval_of_independent_days_agrees_with_scipys_bootstrap() -> None:
@@ -436,16 +411,6 @@ def test_interval_takes_days_as_observations_so_copies_of_a_day_do_not_narrow_it
     once = metrics.improvement(loss, naive, dates)
     tenfold = metrics.improvement(*(np.tile(part, 10) for part in (loss, naive, dates)))
     assert tenfold == pytest.approx(once)
-
-
-def test_interval_of_one_day_is_none() -> None:
-    found = metrics.improvement(np.full(5, 0.9), np.ones(5), np.zeros(5))
-    assert found == {"value": pytest.approx(0.1), "low": None, "high": None}
-
-
-def test_improvement_over_a_perfect_naive_forecast_is_none() -> None:
-    found = metrics.improvement(np.ones(100), np.zeros(100), np.arange(100))
-    assert found == {"value": None, "low": None, "high": None}
 
 
 def test_interval_over_a_naive_forecast_that_is_nearly_always_right_is_plain() -> None:
@@ -507,9 +472,8 @@ def test_best_naive_forecast_is_the_hardest_to_beat(largest: bool, expected: str
 def test_growth_compounds_what_each_trade_earns_after_costs(horizon: int) -> None:
     generator = np.random.default_rng(0)
     dates = pd.bdate_range("2020-01-01", periods=90)
-    index = pd.DataFrame(
-        {"date": np.repeat(dates, 2), "ticker": ["A", "B"] * 90, "return": generator.normal(0, 0.02, 180)}
-    )
+    index = pd.DataFrame({"date": np.repeat(dates, 2), "ticker": ["A", "B"] * 90})
+    index["return"] = generator.normal(0, 0.02, 180)
     position = np.sign(generator.normal(size=180))
     found = metrics.growth(position, index, cost_bps=10, horizon=horizon)
     value, held, expected = 1.0, np.zeros(2), {}

@@ -19,7 +19,7 @@ from sp500.config import IOConfig, RunConfig
 from sp500.errors import ConfigError, DiskError, RunExists, RunLocked
 from sp500.machine.disk import append_durably
 from sp500.runs.record import EpochMetrics, RunRecord, Seconds, machine
-from sp500.runs.store import Run, Runs, RunStore
+from sp500.runs.store import Run, RunStore
 from sp500.schema import validate
 
 START = datetime(2024, 1, 2, tzinfo=UTC)
@@ -57,9 +57,7 @@ def run(store: RunStore) -> Run:
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "../..", "../run", "/tmp/run", "a/b", "Run", "-run", ".run", "a b", "run\n", "r" * 64]
 )
-def test_name_that_could_leave_the_folder_is_refused_and_makes_nothing(
-    store: RunStore, tmp_path: Path, name: str
-) -> None:
+def test_name_that_could_leave_the_folder_is_refused_and_makes_nothing(store, tmp_path, name) -> None:
     with pytest.raises(ConfigError, match="run name"), store.open(name):
         pass
     assert list(tmp_path.iterdir()) == []
@@ -102,12 +100,8 @@ def test_name_of_an_ended_run_is_refused_with_the_ways_out(store: RunStore, stat
         assert sorted(path.name for path in run.path.iterdir()) == [".holder", ".lock"]
 
 
-@pytest.mark.parametrize(
-    ("status", "file", "free"), [("failed", "", True), ("failed", "folds.jsonl", False), ("ok", "", False)]
-)
-def test_run_that_failed_before_its_first_unit_of_work_leaves_its_name_free(
-    store: RunStore, status: str, file: str, free: bool
-) -> None:
+@pytest.mark.parametrize(("status", "file", "free"), [("failed", "", 1), ("failed", "folds.jsonl", 0), ("ok", "", 0)])
+def test_run_that_failed_before_its_first_unit_of_work_leaves_its_name_free(store, status, file, free) -> None:
     with store.open("run") as run:
         run.write_config({"task": "returns"})
         run.write_record(record(status=status))
@@ -117,26 +111,16 @@ def test_run_that_failed_before_its_first_unit_of_work_leaves_its_name_free(
         assert not (run.path / "record.json").exists()
 
 
-def test_run_that_is_open_is_not_overwritten(store: RunStore) -> None:
-    with store.open("run"), pytest.raises(RunLocked), store.open("run", overwrite=True):
-        pass
-
-
 def test_run_that_died_before_its_settings_were_written_leaves_the_name_free(store: RunStore) -> None:
-    with store.open("run"):
+    with store.open("run"), store.open("another"):
         pass
     with store.open("run"):
         pass
 
 
-@pytest.mark.parametrize("resume", [True, False])
-def test_run_that_is_open_is_locked(store: RunStore, resume: bool) -> None:
-    with store.open("run"), pytest.raises(RunLocked, match=f"process {os.getpid()}"), store.open("run", resume=resume):
-        pass
-
-
-def test_other_runs_are_not_locked(store: RunStore) -> None:
-    with store.open("first"), store.open("second"):
+@pytest.mark.parametrize("way", [{"resume": True}, {}, {"overwrite": True}], ids=str)
+def test_run_that_is_open_is_locked(store: RunStore, way) -> None:
+    with store.open("run"), pytest.raises(RunLocked, match=f"process {os.getpid()}"), store.open("run", **way):
         pass
 
 
@@ -187,13 +171,10 @@ def test_settings_are_kept_so_that_they_run_again(run: Run) -> None:
 
 
 def test_epochs_come_back_as_they_were_appended(run: Run, store: RunStore) -> None:
+    assert run.epochs() == []
     for number in (1, 2, 3):
         run.append_epoch(epoch(number))
     assert run.epochs() == store.epochs("run") == [epoch(1), epoch(2), epoch(3)]
-
-
-def test_run_without_epochs_has_none(run: Run) -> None:
-    assert run.epochs() == []
 
 
 def test_line_cut_off_by_a_kill_is_left_out_wherever_it_was_cut(run: Run) -> None:
@@ -221,10 +202,10 @@ def test_damaged_line_before_the_last_is_refused_by_file(run: Run) -> None:
         run.append_epoch(epoch(number))
     path = run.path / "epochs.jsonl"
     path.write_text(path.read_text().replace('"epoch":2', '"epoch":"two"'))
-    with pytest.raises(ConfigError, match=f"{path}, line 2 is damaged"):
+    with pytest.raises(ConfigError, match=f"{path}, line 2 "):
         run.epochs()
     path.write_bytes(b"\xff\n")
-    with pytest.raises(ConfigError, match=f"{path}, line 1 is damaged"):
+    with pytest.raises(ConfigError, match=f"{path}, line 1 "):
         run.epochs()
 
 
@@ -254,13 +235,10 @@ def test_record_is_strict_json_even_with_a_number_that_is_none(run: Run) -> None
 def test_record_keeps_a_reason_whose_path_is_not_utf_8_and_settings_refuse_one(run: Run) -> None:
     name = os.fsdecode(b"caf\xe9.png")
     run.write_record(record(status="failed", reason=f"{name}: is not an image", metrics={"test": {name: [name]}}))
-    found = run.record()
+    found, escaped = run.record(), "caf\\udce9.png"
     assert found is not None
-    assert (found.reason, found.metrics) == (
-        "caf\\udce9.png: is not an image",
-        {"test": {"caf\\udce9.png": ["caf\\udce9.png"]}},
-    )
-    with pytest.raises(ConfigError, match=r"io: save_dir: 'caf.*' is not valid UTF-8"):
+    assert (found.reason, found.metrics) == (f"{escaped}: is not an image", {"test": {escaped: [escaped]}})
+    with pytest.raises(ConfigError, match=r"save_dir: 'caf.*UTF-8"):
         validate(IOConfig, {"save_dir": name}, "io")
 
 
@@ -270,11 +248,10 @@ def changed(**changes: object) -> str:
     return f'{text},\n "sha256": "{hashlib.sha256(text.encode()).hexdigest()}"\n}}\n'
 
 
-def flipped(path: Path) -> None:
+def flipped(text: str) -> str:
     """Change one digit of the run's seconds."""
-    text = path.read_text()
     assert '"total": 3.0' in text
-    path.write_text(text.replace('"total": 3.0', '"total": 2.0'))
+    return text.replace('"total": 3.0', '"total": 2.0')
 
 
 DAMAGED_RECORDS = {
@@ -296,17 +273,10 @@ DAMAGED_RECORDS = {
 EACH_DAMAGE = pytest.mark.parametrize("content", DAMAGED_RECORDS.values(), ids=DAMAGED_RECORDS)
 
 
-def damage(run: Run, content: str | bytes) -> Path:
+@EACH_DAMAGE
+def test_damaged_record_is_refused_or_listed_by_its_file_and_the_others_are_read(store, run, content) -> None:
     path = run.path / "record.json"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return path
-
-
-@EACH_DAMAGE
-def test_damaged_record_is_listed_with_its_file_and_the_others_are_read(
-    store: RunStore, run: Run, content: str | bytes
-) -> None:
-    path = damage(run, content)
     with store.open("good") as good:
         good.write_record(record("good"))
     runs = store.scan()
@@ -314,18 +284,17 @@ def test_damaged_record_is_listed_with_its_file_and_the_others_are_read(
     [line] = runs.damaged
     assert str(path) in line
     assert len(line) < 600
+    with pytest.raises(ConfigError, match=str(path)):
+        run.record()
 
 
-def test_record_with_a_flipped_digit_or_another_number_is_refused(store: RunStore, run: Run) -> None:
+def test_record_with_a_flipped_digit_or_another_number_is_refused(run: Run) -> None:
     path = run.path / "record.json"
     run.write_record(record(metrics={"test": {"mse": 0.25}}))
     whole = path.read_text()
-    flipped(path)
-    with pytest.raises(ConfigError, match="does not match its checksum"):
-        run.record()
-    for value in ("1e999", "NaN", '"low"', "[]"):
-        path.write_text(whole.replace("0.25", value))
-        with pytest.raises(ConfigError, match="does not match its checksum"):
+    for damaged in (flipped(whole), *(whole.replace("0.25", value) for value in ("1e999", "NaN", '"low"', "[]"))):
+        path.write_text(damaged)
+        with pytest.raises(ConfigError, match="checksum"):
             run.record()
 
 
@@ -364,9 +333,9 @@ def test_what_another_user_may_not_read_or_write_is_named_and_ends_nothing(tmp_p
             run.path.chmod(mode)
         done = subprocess.run([sys.executable, "-c", SCAN, folder], capture_output=True, text=True, check=False)
         first, second, third = done.stdout.splitlines()
-        assert first == f"{folder}/closed/record.json: cannot be read (Permission denied)"
+        assert first.startswith(f"{folder}/closed/record.json: cannot be read")
         assert second.startswith(f"{folder}/hidden")
-        assert third.startswith(f"{folder}/closed: cannot be written (Permission denied)")
+        assert third.startswith(f"{folder}/closed: cannot be written")
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="becoming another user takes root")
@@ -382,7 +351,7 @@ def test_folder_of_another_user_is_no_run_of_this_one(tmp_path: Path, kind: str)
         (tmp_path / "mine").mkdir()
         run.symlink_to(tmp_path / "mine")
     os.chown(run, 65534, 65534, follow_symlinks=False)
-    with pytest.raises(ConfigError, match="run belongs to user 65534"), RunStore(run.parent).open("run", resume=True):
+    with pytest.raises(ConfigError, match="user 65534"), RunStore(run.parent).open("run", resume=True):
         pass
     assert victim.read_text() == "mine"
 
@@ -396,7 +365,7 @@ def test_lock_and_holder_are_not_written_through_links(store: RunStore, tmp_path
         assert victim.read_text() == "mine"
     (run / ".lock").unlink()
     (run / ".lock").symlink_to(victim)
-    with pytest.raises(DiskError, match="it is a link"), store.open("run"):
+    with pytest.raises(DiskError, match="link"), store.open("run"):
         pass
     assert victim.read_text() == "mine"
 
@@ -406,13 +375,6 @@ def test_no_path_is_made_of_a_name_that_is_not_valid(store: RunStore, name: str)
     for ask in (store.record, store.epochs):
         with pytest.raises(ConfigError, match="must match"):
             ask(name)
-
-
-@EACH_DAMAGE
-def test_damaged_record_is_refused_by_file_when_its_run_is_read(run: Run, content: str | bytes) -> None:
-    damage(run, content)
-    with pytest.raises(ConfigError, match=str(run.path / "record.json")):
-        run.record()
 
 
 def test_records_of_ended_runs_come_oldest_first(store: RunStore) -> None:
@@ -429,10 +391,6 @@ def test_run_in_a_renamed_or_copied_folder_has_the_name_of_that(store: RunStore,
     shutil.copytree(run.path, run.path.with_name("copy"))
     shutil.copytree(run.path, run.path.with_name("copy 2"))
     assert sorted(one.name for one in store.scan().records) == ["copy", "run", "run"]
-
-
-def test_store_that_was_never_used_has_no_records(tmp_path: Path) -> None:
-    assert RunStore(tmp_path / "none").scan() == Runs((), (), ())
 
 
 def test_uri_is_refused_as_a_folder_of_runs():
