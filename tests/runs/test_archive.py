@@ -158,9 +158,7 @@ def test_versions_that_the_run_removed_are_removed_from_the_archive(store: RunSt
     assert {name.split("/")[2] for name in held if "/epoch-" in name} == whole_versions(held)
 
 
-def test_version_that_the_run_removes_while_it_is_copied_is_whole(
-    store: RunStore, place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_version_that_the_run_removes_while_it_is_copied_is_whole(store, place, monkeypatch) -> None:
     upload = Folder.upload
 
     def slow(folder: Folder, source: object, name: str) -> str:
@@ -177,9 +175,7 @@ def test_version_that_the_run_removes_while_it_is_copied_is_whole(
     assert whole_versions(place.read()) == {"epoch-00001"}
 
 
-def test_archive_does_not_grow_where_checkpoints_come_faster_than_uploads(
-    store: RunStore, place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_archive_does_not_grow_where_checkpoints_come_faster_than_uploads(store, place, monkeypatch) -> None:
     upload, held = Folder.upload, list[int]()
 
     def slow(folder: Folder, source: object, name: str) -> str:
@@ -239,9 +235,9 @@ def test_name_that_the_archive_has_is_taken(store: RunStore, place: Place, tmp_p
         train(run, 1)
         copy(run, place)
     with begun(RunStore(tmp_path / "other"), other) as run:
-        with pytest.raises(RunExists, match="--resume continues it"):
+        with pytest.raises(RunExists, match="--resume"):
             catch_up(place.uri, run, CONFIG.fingerprint, resume=False)
-        with pytest.raises(ConfigError, match="sp500 runs fetch a --from"):
+        with pytest.raises(ConfigError, match="runs fetch a"):
             catch_up(place.uri, run, other.fingerprint, resume=True)
     before = place.read()
     with begun(RunStore(tmp_path / "other"), other) as run:
@@ -252,9 +248,7 @@ def test_name_that_the_archive_has_is_taken(store: RunStore, place: Place, tmp_p
 
 
 @pytest.mark.parametrize("name", ["epochs.jsonl", "record.json", "archive.json"])
-def test_damaged_file_of_the_archive_is_named_and_nothing_is_fetched(
-    store: RunStore, place: Place, tmp_path: Path, name: str
-) -> None:
+def test_damaged_or_missing_file_of_the_archive_is_named_and_nothing_is_fetched(store, place, tmp_path, name) -> None:
     with begun(store) as run:
         train(run, 1)
         end(run)
@@ -263,21 +257,13 @@ def test_damaged_file_of_the_archive_is_named_and_nothing_is_fetched(
     with pytest.raises(CheckpointError, match=f"a/{name} is damaged"):
         fetch(RunStore(tmp_path / "elsewhere"), "a", place.uri)
     assert list(tmp_path.glob("elsewhere/*")) == []
+    if name == "epochs.jsonl":
+        place.delete("a/epochs.jsonl")
+        with pytest.raises(CheckpointError, match=r"a/epochs\.jsonl is missing"):
+            fetch(RunStore(tmp_path / "elsewhere"), "a", place.uri)
 
 
-def test_missing_file_of_an_ended_run_is_named(store: RunStore, place: Place, tmp_path: Path) -> None:
-    with begun(store) as run:
-        train(run, 1)
-        end(run)
-        copy(run, place)
-    place.delete("a/epochs.jsonl")
-    with pytest.raises(CheckpointError, match=r"a/epochs\.jsonl is missing"):
-        fetch(RunStore(tmp_path / "elsewhere"), "a", place.uri)
-
-
-def test_damaged_version_is_left_out_and_named(
-    store: RunStore, place: Place, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_damaged_version_is_left_out_and_named(store, place, tmp_path, capfd) -> None:
     with begun(store) as run:
         train(run, 1, 2)
         copy(run, place)
@@ -384,7 +370,7 @@ def test_version_in_a_hidden_folder_is_not_one_of_the_run(store: RunStore, place
 def test_manifest_that_leads_out_of_its_version_is_damage(tmp_path: Path, file: str) -> None:
     digest = hashlib.sha256(b"x").hexdigest()
     (tmp_path / "manifest.json").write_text(Manifest("f", {}, {file: digest}).dump())
-    with pytest.raises(ValueError, match="does not name the files of a version"):
+    with pytest.raises(ValueError, match="files of a version"):
         versions.check(tmp_path)
 
 
@@ -404,29 +390,25 @@ def gone(monkeypatch: pytest.MonkeyPatch) -> str:
     return "s3://bucket/gone"
 
 
-def test_archive_that_does_not_answer_is_a_warning_and_no_reason_to_start_anew(
-    store: RunStore, gone: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    with store.open("a", resume=True) as run, pytest.raises(Unreachable, match="--resume: run 'a' is not here"):
+def test_archive_that_does_not_answer_is_a_warning_and_no_reason_to_start_anew(store, gone, caplog) -> None:
+    with store.open("a", resume=True) as run, pytest.raises(Unreachable, match="--resume: run 'a'"):
         catch_up(gone, run, CONFIG.fingerprint, resume=True)
     with begun(store) as run, caplog.at_level(logging.WARNING):
         train(run, 1)
         catch_up(gone, run, CONFIG.fingerprint, resume=True)
         copy(run, Place(gone, pyarrow.fs.LocalFileSystem(), ""))
-    assert "not whole there" in caplog.messages[-1]
+    assert "not whole" in caplog.messages[-1]
     with pytest.raises(Unreachable, match=gone):
         fetch(store, "a", gone)
 
 
 @NO_MOTO
-def test_training_ends_well_without_its_archive_and_is_copied_afterwards(
-    gone: str, server: str, tmp_path: Path
-) -> None:
+def test_training_ends_well_without_its_archive_and_is_copied_afterwards(gone, server, tmp_path) -> None:
     script = [str(ROOT / "experiments" / "train.py"), "--runs-dir", str(tmp_path / "runs")]
     script += ["--task", "synthetic", "--train.epochs", "2", "--name", "a", "--io.archive", gone, "--json"]
     without = forks.run(script)
     assert (without.returncode, json.loads(without.stdout)["status"]) == (0, "ok")
-    assert "run a is not whole there" in without.stderr
+    assert "run a is not whole" in without.stderr
     environment = {**os.environ, **object_store.environment(server)}
     again = forks.run([*script, "--resume"], env=environment)
     assert again.returncode == 0, again.stderr
@@ -455,5 +437,5 @@ def test_address_of_no_archive_is_refused_by_the_name_of_its_field(uri: str, cap
 
 
 def test_archive_where_the_run_lies_is_refused(store: RunStore) -> None:
-    with begun(store) as run, pytest.raises(ConfigError, match="the run itself is there"):
+    with begun(store) as run, pytest.raises(ConfigError, match="run itself"):
         catch_up(f"file://{store.root}", run, CONFIG.fingerprint, resume=True)

@@ -132,22 +132,14 @@ def test_resumed_search_counts_the_speed_of_its_present_attempt_alone(make_run: 
     assert progress.eta_seconds(LAST_TRIAL.timestamp()) == pytest.approx(7 * 8)
 
 
-@pytest.mark.parametrize("experiment", ["train", "tune"])
-def test_line_that_is_being_written_does_not_count(make_run: MakeRun, experiment: str) -> None:
+@pytest.mark.parametrize(("experiment", "file"), [("train", "epochs.jsonl"), ("tune", "trials.jsonl")])
+def test_line_that_is_being_written_does_not_count_and_a_damaged_one_is_reported(make_run, experiment, file) -> None:
     run = make_run(experiment, searched=SEARCHED if experiment == "tune" else None)
-    path = run.path / ("epochs.jsonl" if experiment == "train" else "trials.jsonl")
-    before, line = progress_of(run), path.read_bytes().splitlines()[-1]
-    with path.open("ab") as file:
-        file.write(line[:-20])
+    before, whole = progress_of(run), (run.path / file).read_bytes()
+    (run.path / file).write_bytes(whole + whole.splitlines()[-1][:-20])
     assert progress_of(run) == before
-
-
-@pytest.mark.parametrize("experiment", ["train", "tune"])
-def test_damaged_line_is_reported_by_file_and_number(make_run: MakeRun, experiment: str) -> None:
-    run = make_run(experiment, searched=SEARCHED if experiment == "tune" else None)
-    path = run.path / ("epochs.jsonl" if experiment == "train" else "trials.jsonl")
-    path.write_bytes(path.read_bytes().replace(b'"samples":', b'"sampled":', 1))
-    with pytest.raises(ConfigError, match=r"jsonl, line 1 "):
+    (run.path / file).write_bytes(whole.replace(b'"samples":', b'"sampled":', 1))
+    with pytest.raises(ConfigError, match=f"{file}, line 1 "):
         run_progress.read(run)
 
 
@@ -159,17 +151,12 @@ def test_run_without_an_epoch_is_at_none_of_all(make_run: MakeRun) -> None:
 
 
 @pytest.mark.parametrize("experiment", ["scale", "walk_forward", "tune"])
-def test_files_of_other_experiments_and_of_a_search_that_has_no_trials_yet_do_not_say(
-    make_run: MakeRun, experiment: str
-) -> None:
+def test_other_experiments_and_a_search_without_trials_do_not_say(make_run: MakeRun, experiment: str) -> None:
     assert run_progress.read(make_run(experiment)) is None
 
 
-def test_folder_without_a_run_does_not_say(tmp_path: Path) -> None:
+def test_folder_without_a_run_does_not_say_and_seeds_that_are_not_readable_are_reported(make_run, tmp_path) -> None:
     assert run_progress.read(Run(tmp_path / "none")) is None
-
-
-def test_seeds_that_are_not_readable_are_reported(make_run: MakeRun) -> None:
     run = make_run()
     (run.path / "config.yaml").write_text(yaml.safe_dump({"seeds": "many"}))
     with pytest.raises(ConfigError, match=r"config\.yaml: seeds"):
@@ -178,14 +165,8 @@ def test_seeds_that_are_not_readable_are_reported(make_run: MakeRun) -> None:
 
 def test_trial_that_failed_counts_as_done_and_its_missing_loss_is_not_the_best(make_run: MakeRun) -> None:
     run = make_run("tune", searched=SEARCHED)
-    failed = {
-        "id": "x",
-        "overrides": {},
-        "status": "failed",
-        "valid_loss": None,
-        "seconds": 1.0,
-        "finished": LAST_TRIAL.isoformat(),
-    }
+    failed = {"id": "x", "overrides": {}, "status": "failed", "valid_loss": None, "seconds": 1.0}
+    failed["finished"] = LAST_TRIAL.isoformat()
     append_line(run.path / "trials.jsonl", json.dumps(failed))
     progress = progress_of(run)
     assert (progress.done, progress.best_loss) == (6, 0.4133556833656954)

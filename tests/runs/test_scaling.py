@@ -13,36 +13,22 @@ from sp500.runs.record import EpochMetrics, Machine, RunRecord, Seconds
 from sp500.runs.results import ScaleRow
 
 NOW = datetime(2026, 1, 5, tzinfo=UTC)
-EPOCHS = [
-    EpochMetrics(
-        epoch=number, train_loss=1.0, valid_loss=1.0, samples=1000, seconds=6, train_seconds=5, first_batch_seconds=wait
-    )
-    for number, wait in ((1, 3.0), (2, 0.0))
-]
+EPOCH: dict[str, Any] = {"train_loss": 1.0, "valid_loss": 1.0, "samples": 1000, "seconds": 6, "train_seconds": 5}
+EPOCHS = [EpochMetrics(epoch=number, first_batch_seconds=wait, **EPOCH) for number, wait in ((1, 3.0), (2, 0.0))]
 
 
 def record(**changes: Any) -> RunRecord:
-    fields: dict[str, Any] = {
-        "name": "r",
-        "experiment": "scale",
-        "arm": "streaming",
-        "status": "ok",
-        "config": {"data": {"multiplier": 10}},
-        "fingerprint": "f",
-        "seed": 0,
-        "started": NOW,
-        "finished": NOW,
-        "seconds": Seconds(setup=4, train=15, total=20),
-        "samples": 3000,
-        "samples_per_second": 200.0,
-        "warm_samples_per_second": 250.0,
-        "peak_memory_bytes": 10**8,
-        "machine": Machine(cpus=2, memory_bytes=8 << 30, threads=1, system="test"),
-        "versions": {},
-        "data": {"windows": {"train": 1000, "test": 50}, "shards": shard_facts()},
-        "metrics": {"test": {"mse": 2e-4}},
-    }
-    return RunRecord(**(fields | changes))
+    return RunRecord(
+        **{
+            "name": "r", "experiment": "scale", "arm": "streaming", "status": "ok",
+            "config": {"data": {"multiplier": 10}}, "fingerprint": "f", "seed": 0,
+            "started": NOW, "finished": NOW, "versions": {}, "samples": 3000,
+            "seconds": Seconds(setup=4, train=15, total=20), "samples_per_second": 200.0,
+            "warm_samples_per_second": 250.0, "peak_memory_bytes": 10**8, "metrics": {"test": {"mse": 2e-4}},
+            "machine": Machine(cpus=2, memory_bytes=8 << 30, threads=1, system="test"),
+            "data": {"windows": {"train": 1000, "test": 50}, "shards": shard_facts()}, **changes,
+        }
+    )  # fmt: skip
 
 
 def one(arm: str, rate: float | None, *, fixed: float = 0.0, workers: int = 0, **changes: Any) -> ScaleRow:
@@ -79,63 +65,36 @@ def test_row_of_an_arm_that_failed_at_once_has_nothing_to_tell_but_why() -> None
     assert row["writing_seconds"] == 0.0
 
 
+def line(arm: str, fixed: float, rate: float) -> dict[str, Any]:
+    facts = {"arm": arm, "place": "machine", "largest_miss": pytest.approx(0.0)}
+    return facts | {"fixed_seconds": pytest.approx(fixed), "samples_per_second": rate}
+
+
 def test_two_arms_cross_where_the_saved_seconds_have_paid_the_fixed_ones() -> None:
-    # 2 + n/100 = 12 + n/200  =>  n (1/100 - 1/200) = 10  =>  n = 2,000
-    rows = [one("streaming", 100.0, fixed=2.0), one("ray", 200.0, fixed=12.0, workers=2)]
-    (found,) = scaling.break_even(rows)
-    assert found["windows"] == pytest.approx(2000)
-    assert found["workers"] == 2
-    assert found["alone"] == {
-        "arm": "streaming",
-        "place": "machine",
-        "fixed_seconds": pytest.approx(2.0),
-        "samples_per_second": 100.0,
-        "largest_miss": pytest.approx(0.0),
-    }
-    assert found["ray"] == {
-        "arm": "ray",
-        "place": "machine",
-        "fixed_seconds": pytest.approx(12.0),
-        "samples_per_second": 200.0,
-        "largest_miss": pytest.approx(0.0),
-    }
+    # 2 + n/100 = 12 + n/200  =>  n (1/100 - 1/200) = 10  =>  n = 2,000; 2 + n/100 = 12 + n/400  =>  n = 1,333
+    sooner, later = (one("ray", rate, fixed=12.0, workers=workers) for rate, workers in ((200.0, 2), (400.0, 4)))
+    found, other = scaling.break_even([later, one("streaming", 100.0, fixed=2.0), sooner])
+    assert (found["workers"], found["windows"]) == (2, pytest.approx(2000))
+    assert (other["workers"], other["windows"]) == (4, pytest.approx(4000 / 3))
+    assert (found["alone"], found["ray"]) == (line("streaming", 2.0, 100.0), line("ray", 12.0, 200.0))
 
 
-@given(
-    fixed=st.floats(0, 50),
-    more=st.floats(0.1, 100),
-    rate=st.floats(10, 1000),
-    times=st.floats(1.1, 20),
-)
+@given(fixed=st.floats(0, 50), more=st.floats(0.1, 100), rate=st.floats(10, 1000), times=st.floats(1.1, 20))
 def test_at_the_break_even_both_take_as_long(fixed: float, more: float, rate: float, times: float) -> None:
     rows = [one("streaming", rate, fixed=fixed), one("ray", rate * times, fixed=fixed + more, workers=2)]
     (found,) = scaling.break_even(rows)
-    alone, ray = (
-        side["fixed_seconds"] + found["windows"] / side["samples_per_second"] for side in (found["alone"], found["ray"])
-    )
+    sides = [found["alone"], found["ray"]]
+    alone, ray = (side["fixed_seconds"] + found["windows"] / side["samples_per_second"] for side in sides)
     assert alone == pytest.approx(ray)
 
 
-@pytest.mark.parametrize(("rate", "fixed"), [(100.0, 12.0), (100.0, 2.0), (99.0, 12.0), (50.0, 1.0)])
-def test_ray_that_is_no_faster_has_no_break_even(rate: float, fixed: float) -> None:
-    rows = [one("streaming", 100.0, fixed=2.0), one("ray", rate, fixed=fixed, workers=2)]
-    assert [found["windows"] for found in scaling.break_even(rows)] == [None]
-
-
-def test_ray_that_is_faster_and_starts_no_later_is_sooner_from_the_first_window() -> None:
-    rows = [one("streaming", 100.0, fixed=12.0), one("ray", 200.0, fixed=2.0, workers=2)]
-    assert [found["windows"] for found in scaling.break_even(rows)] == [0.0]
-
-
-def test_every_number_of_workers_has_its_own_break_even_fewest_first() -> None:
-    rows = [
-        one("ray", 400.0, fixed=12.0, workers=4),
-        one("streaming", 100.0, fixed=2.0),
-        one("ray", 200.0, fixed=12.0, workers=2),
-    ]
-    # Four workers: n (1/100 - 1/400) = 10  =>  n = 1,333.
-    expected = [(2, pytest.approx(2000)), (4, pytest.approx(4000 / 3))]
-    assert [(found["workers"], found["windows"]) for found in scaling.break_even(rows)] == expected
+@pytest.mark.parametrize(
+    ("rate", "fixed", "alone", "windows"),
+    [(100, 12, 2, None), (100, 2, 2, None), (99, 12, 2, None), (50, 1, 2, None), (200, 2, 12, 0.0)],
+)
+def test_ray_that_is_no_faster_never_pays_and_ray_that_starts_no_later_always(rate, fixed, alone, windows) -> None:
+    rows = [one("streaming", 100.0, fixed=alone), one("ray", rate, fixed=fixed, workers=2)]
+    assert [found["windows"] for found in scaling.break_even(rows)] == [windows]
 
 
 def test_seconds_that_wrote_shards_are_not_fixed_seconds() -> None:
@@ -148,14 +107,8 @@ def test_rate_is_that_of_the_largest_set_and_fixed_seconds_the_median() -> None:
     sizes = [(1, 50.0, 2.0), (10, 100.0, 3.0), (4, 80.0, 40.0)]
     alone = [one("streaming", rate, fixed=fixed, multiplier=size) for size, rate, fixed in sizes]
     (found,) = scaling.break_even([*alone, one("ray", 200.0, fixed=12.0, workers=2)])
-    assert found["alone"] == {
-        "arm": "streaming",
-        "place": "machine",
-        "fixed_seconds": pytest.approx(3.0),
-        "samples_per_second": 100.0,
-        # 4,000 windows took 40 + 4,000 / 80 seconds; the law says 3 + 4,000 / 100.
-        "largest_miss": pytest.approx(1 - 43 / 90),
-    }
+    # 4,000 windows took 40 + 4,000 / 80 seconds; the law says 3 + 4,000 / 100.
+    assert found["alone"] == line("streaming", 3.0, 100.0) | {"largest_miss": pytest.approx(1 - 43 / 90)}
 
 
 def test_one_process_streams_where_it_can_and_keeps_arrays_otherwise() -> None:
