@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import forks
 import pytest
@@ -35,10 +36,12 @@ def environment(tmp_path, given, path=()):
 
 @pytest.fixture
 def doctor(tmp_path):
-    """Runs the verb in a home of its own, with nothing configured but what is given."""
-    return lambda *words, **given: forks.run(
-        ["sp500", "doctor", *words], cwd=tmp_path, env=environment(tmp_path, given)
-    )
+    """Runs the verb in that home."""
+
+    def run(*words, **given):
+        return forks.run(["sp500", "doctor", *words], cwd=tmp_path, env=environment(tmp_path, given))
+
+    return run
 
 
 LOOK = """
@@ -89,10 +92,7 @@ def test_machine_where_all_is_well_exits_0_with_a_line_per_check(doctor, dashboa
     done = doctor(**given)
     lines, (blank, count) = done.stdout.splitlines()[:-2], done.stdout.splitlines()[-2:]
     assert (done.returncode, done.stderr, blank) == (0, "", ""), done.stdout
-    assert {line.split()[0] for line in lines} <= {"ok", "skipped"}
-    assert [line for line in lines if line.startswith("skipped")] == [
-        line for line in lines if line.startswith("skipped  token file")
-    ]
+    assert [line.split()[:3] for line in lines if not line.startswith("ok")] == [["skipped", "token", "file"]]
     assert count == f"{len(lines) - 1} ok, 1 skipped"
     assert len(lines) == len(found(doctor("--json", **given))) == 22
     assert "secret" not in done.stdout
@@ -126,8 +126,8 @@ def test_versions_that_do_not_fit_exit_1_and_are_named(tmp_path, unwell):
     done = subprocess.run(command, env=there, cwd=tmp_path, capture_output=True, text=True, check=False)
     checks = found(done)
     assert wrong(done) == unwell | {"ray", "requirements"}
-    assert re.search(r"requirement ray\S*2\.60, but you have ray 2\.40\.0$", checks["ray"]["found"])
-    assert re.search(r"requirement rich>=14, but you have rich 9\.0", checks["requirements"]["found"])
+    assert re.search(r"ray\S*2\.60, .* ray 2\.40\.0$", checks["ray"]["found"])
+    assert re.search(r"rich>=14, .* rich 9\.0", checks["requirements"]["found"])
 
 
 def test_answer_comes_without_torch_ray_or_a_cluster_library():
@@ -139,23 +139,16 @@ def test_answer_comes_without_torch_ray_or_a_cluster_library():
     assert len(done.stderr.split()) == 1
 
 
-def test_user_without_a_home_folder_gets_a_line_and_the_other_checks(monkeypatch):
+def test_home_that_is_missing_gets_a_line_and_the_other_checks(monkeypatch, tmp_path):
     """As in a container whose user has neither a name nor HOME."""
-
-    def getpwuid(uid):
-        raise KeyError(uid)
-
+    monkeypatch.setenv("HOME", str(tmp_path / "gone"))
+    [home] = dict(verb.probes(verb.Doctor()))["home folder"]()
+    assert f"{tmp_path}/gone" in home.found
     monkeypatch.delenv("HOME")
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
-    monkeypatch.setattr(pwd, "getpwuid", getpwuid)
+    monkeypatch.setattr(pwd, "getpwuid", Mock(side_effect=KeyError))
     assert main(["jobs", "list"]) == 2
     probes = dict(verb.probes(verb.Doctor()))
     [home] = probes["home folder"]()
     assert (str(home.state), "set HOME" in home.advice) == ("wrong", True)
     assert "state folder" in probes
-
-
-def test_home_folder_that_is_not_there_is_named(monkeypatch, tmp_path):
-    monkeypatch.setenv("HOME", str(tmp_path / "gone"))
-    [home] = dict(verb.probes(verb.Doctor()))["home folder"]()
-    assert f"{tmp_path}/gone cannot be entered" in home.found

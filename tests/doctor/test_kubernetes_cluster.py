@@ -1,3 +1,4 @@
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -43,19 +44,14 @@ def test_cluster_without_a_server_is_well(looked, kubernetes):
 
 
 def test_rights_are_those_of_the_role():
-    role = next(
-        one for one in yaml.safe_load_all((ROOT / "cluster/base/rbac.yaml").read_text()) if one["kind"] == "Role"
-    )
-    granted = {
-        (verb, resource, group, name)
-        for rule in role["rules"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-        for name in rule.get("resourceNames", [""])
-    }
-    assert set(RIGHTS) == granted
-    assert len(RIGHTS) == len(granted)
+    documents = yaml.safe_load_all((ROOT / "cluster/base/rbac.yaml").read_text())
+    [rules] = [document["rules"] for document in documents if document["kind"] == "Role"]
+    granted = [
+        right
+        for rule in rules
+        for right in product(rule["verbs"], rule["resources"], rule["apiGroups"], rule.get("resourceNames", [""]))
+    ]
+    assert sorted(map(tuple, RIGHTS)) == sorted(granted)
 
 
 def test_every_right_is_reviewed_once_in_the_namespace(looked, kubernetes):
@@ -64,12 +60,8 @@ def test_every_right_is_reviewed_once_in_the_namespace(looked, kubernetes):
 
 
 def test_right_that_is_missing_is_named(looked, kubernetes):
-    kubernetes.denied = {
-        ("create", "rayjobs", "ray.io", ""),
-        ("delete", "rayjobs", "ray.io", ""),
-        ("get", "pods/log", "", ""),
-        ("get", "secrets", "", "sp500"),
-    }
+    kubernetes.denied = {(verb, "rayjobs", "ray.io", "") for verb in ("create", "delete")}
+    kubernetes.denied |= {("get", "pods/log", "", ""), ("get", "secrets", "", "sp500")}
     check = looked()["permissions"]
     assert check.state == "wrong"
     assert check.found.endswith(": create delete rayjobs.ray.io; get pods/log; get secrets sp500")
@@ -81,10 +73,10 @@ def test_right_that_is_missing_is_named(looked, kubernetes):
         ("quay.io/kuberay/operator:v1.7.2", 1, "ok", "v1.7.2"),
         ("registry:5000/operator:v1.8.0@sha256:0a1b", 1, "ok", "newer than 1.7"),
         ("quay.io/kuberay/operator:v1.4.2", 1, "wrong", "older than 1.7"),
-        ("registry:5000/operator@sha256:0a1b", 1, "ok", "its version is not in the tag"),
-        ("registry:5000/operator:nightly", 1, "ok", "its version is not in the tag"),
-        ("quay.io/kuberay/operator:v1.7.0", 0, "wrong", "is not ready"),
-        ("", 0, "skipped", "the provider may run it elsewhere"),
+        ("registry:5000/operator@sha256:0a1b", 1, "ok", "not in the tag"),
+        ("registry:5000/operator:nightly", 1, "ok", "not in the tag"),
+        ("quay.io/kuberay/operator:v1.7.0", 0, "wrong", "not ready"),
+        ("", 0, "skipped", "elsewhere"),
     ],
 )
 def test_operator_is_held_to_the_version_of_the_manifests(looked, kubernetes, image, ready, state, told):
@@ -97,8 +89,8 @@ def test_cluster_without_kuberay_is_told_how_to_install_it(looked, kubernetes):
     kubernetes.kinds, kubernetes.image = [], ""
     checks = looked()
     assert wrong(checks) == {"kuberay crds", "kuberay operator"}
-    assert checks["kuberay crds"].found == "rayclusters.ray.io and rayjobs.ray.io not served as v1"
-    assert "helm upgrade --install kuberay-operator" in checks["kuberay operator"].advice
+    assert "rayclusters.ray.io and rayjobs.ray.io" in checks["kuberay crds"].found
+    assert "helm upgrade" in checks["kuberay operator"].advice
 
 
 @pytest.mark.parametrize(
@@ -116,24 +108,19 @@ def test_what_the_user_may_not_look_at_is_skipped_and_hides_nothing(looked, kube
     checks = looked()
     assert wrong(checks) == set()
     assert [name for name, state in states(checks).items() if state == "skipped"] == [NAMES[2], *NAMES[4:]]
-    assert "is forbidden" in checks["kuberay operator"].found
+    assert "forbidden" in checks["kuberay operator"].found
 
 
-def test_user_without_a_name_is_told_to_log_in(looked, kubernetes):
+def test_user_without_a_name_or_unknown_is_told_to_log_in(looked, kubernetes):
     kubernetes.forbidden = {"v1", "deployments", "selfsubjectaccessreviews", "persistentvolumeclaims"}
     checks = looked()
     assert wrong(checks) == {"permissions"}
     assert (checks["kubernetes"].state, checks["permissions"].advice) == ("ok", "log in")
-
-
-def test_user_who_is_not_known_is_told_to_log_in(looked, kubernetes):
     kubernetes.user = False
     checks = looked()
     assert wrong(checks) == {"kubernetes"}
-    assert ("HTTP 401: Unauthorized" in checks["kubernetes"].found, checks["kubernetes"].advice) == (
-        True,
-        "log in again",
-    )
+    assert "HTTP 401: Unauthorized" in checks["kubernetes"].found
+    assert checks["kubernetes"].advice == "log in again"
 
 
 def test_server_that_does_not_answer_is_wrong(looked, nowhere):
@@ -151,13 +138,13 @@ def test_answer_that_breaks_one_check_leaves_the_others(looked, kubernetes):
     kubernetes.deployment = lambda: {"metadata": {"name": "kuberay-operator"}}
     checks = looked()
     assert wrong(checks) == {"kuberay operator"}
-    assert "the check failed (KeyError" in checks["kuberay operator"].found
+    assert "KeyError" in checks["kuberay operator"].found
 
 
 def test_context_that_the_kubeconfig_lacks_is_wrong_and_the_others_are_named(looked):
     checks = looked(context="prod")
     assert wrong(checks) == {"kubernetes"}
-    assert "--context prod: no kubeconfig has it; there are: test" in checks["kubernetes"].found
+    assert "there are: test" in checks["kubernetes"].found
 
 
 @pytest.mark.parametrize("text", [None, "", "a: [", "clusters: []\n", "just words"])

@@ -24,7 +24,7 @@ def test_cores_are_wrong_where_ray_would_count_none(limit, state, told):
 def test_memory_is_wrong_where_less_than_a_gibibyte_is_free():
     assert machine.memory(Memory(8 * GIB, GIB)).state == "ok"
     check = machine.memory(Memory(2 * GIB, GIB - 1, limit=2 * GIB))
-    assert (check.state, "raise the container's limit" in check.advice) == ("wrong", True)
+    assert (check.state, "limit" in check.advice) == ("wrong", True)
 
 
 def test_store_is_what_the_installed_ray_plans(monkeypatch):
@@ -38,13 +38,10 @@ def test_store_is_what_the_installed_ray_plans(monkeypatch):
 def test_shared_memory_too_small_for_the_store_names_the_size_to_give():
     check = machine.shared_memory(64 * MIB, 10 * GIB)
     assert check.state == "wrong"
-    assert "64 MiB free; Ray's object store needs 3 GiB (30% of the free memory)" in check.found
+    assert ("64 MiB free" in check.found, "3 GiB (30%" in check.found) == (True, True)
     assert "--shm-size=3380m" in check.advice  # 3 GiB and a tenth, rounded up
     assert machine.shared_memory(3380 * MIB, 10 * GIB).state == "ok"
-
-
-def test_shared_memory_is_skipped_on_a_system_without_it():
-    assert machine.shared_memory(None, GIB).state == "skipped"
+    assert machine.shared_memory(None, GIB).state == "skipped"  # on a system without it
 
 
 @pytest.mark.parametrize(("free", "state"), [(6, "ok"), (5, "wrong"), (0, "wrong")])
@@ -58,7 +55,7 @@ def test_temporary_folder_is_wrong_from_95_percent_on(free, state):
     [
         (GIB, "", "ok", "1 GiB free of 100 GiB"),
         (GIB - 1, "", "wrong", "a full disk"),
-        (50 * GIB, "Read-only file system", "wrong", "cannot be written to (Read-only file system)"),
+        (50 * GIB, "Read-only file system", "wrong", "(Read-only file system)"),
     ],
 )
 def test_folder_is_wrong_where_it_is_full_or_cannot_be_written_to(free, refused, state, told):
@@ -77,9 +74,6 @@ def test_space_is_that_of_the_nearest_folder_that_exists(tmp_path):
 def test_refusal_is_empty_for_a_folder_that_can_be_written_to_and_leaves_nothing_there(tmp_path):
     assert machine.refusal(tmp_path / "new" / "folder") == ""
     assert list(tmp_path.iterdir()) == []
-
-
-def test_refusal_names_a_parent_that_is_a_file(tmp_path):
     (tmp_path / "runs").write_text("")
     assert machine.refusal(tmp_path / "runs") == "Not a directory"
 
@@ -94,7 +88,7 @@ def test_full_disk_is_seen(make_disk):
     full = make_disk("size=64k")
     (full / "filler").write_bytes(bytes(64 * 1024))
     space, refused = machine.space(full), machine.refusal(full)
-    assert (space.free, space.used_share, refused) == (0, 1.0, "No space left on device")
+    assert (space.free, space.used_share) == (0, 1.0)
     assert machine.spill(full, space, "").state == "wrong"
     check = machine.folder("runs folder", full, space, refused, "--runs-dir")
     assert (check.state, "No space left on device" in check.found) == ("wrong", True)
@@ -122,22 +116,14 @@ def test_cpu_limit_is_that_of_the_control_group(tmp_path, files, limit):
 
 
 @pytest.mark.parametrize(
-    "files",
-    [
-        {
-            "memory.max": "67108864\n",
-            "memory.current": "41943040\n",
-            "memory.stat": "anon 1\ninactive_file 4194304\nactive_file 4194304\n",
-        },
-        {
-            "memory/memory.limit_in_bytes": "67108864\n",
-            "memory/memory.usage_in_bytes": "41943040\n",
-            "memory/memory.stat": "inactive_file 7\ntotal_inactive_file 4194304\ntotal_active_file 4194304\n",
-        },
-    ],
+    ("prefix", "limit", "use"), [("", "max", "current"), ("memory/", "limit_in_bytes", "usage_in_bytes")]
 )
-def test_memory_of_a_container_is_its_limit_less_what_cannot_be_given_back(tmp_path, files):
-    assert machine.memory_here(cgroup(tmp_path, files)) == Memory(64 * MIB, 32 * MIB, 64 * MIB)
+def test_memory_of_a_container_is_its_limit_less_what_cannot_be_given_back(tmp_path, prefix, limit, use):
+    total = "total_" if prefix else ""
+    counts = f"inactive_file 7\n{total}inactive_file 4194304\n{total}active_file 4194304\n"
+    files = {f"memory.{limit}": "67108864\n", f"memory.{use}": "41943040\n", "memory.stat": counts}
+    found = machine.memory_here(cgroup(tmp_path, {f"{prefix}{name}": text for name, text in files.items()}))
+    assert found == Memory(64 * MIB, 32 * MIB, 64 * MIB)
 
 
 @pytest.mark.parametrize(

@@ -25,12 +25,12 @@ def test_cluster_that_takes_the_token_is_well(dashboard, tmp_path):
 @pytest.mark.parametrize(
     ("environment", "told", "advice"),
     [
-        ({"RAY_AUTH_MODE": "token"}, "missing (401): the cluster asks for a token, and", "RAY_AUTH_TOKEN"),
-        ({"RAY_AUTH_TOKEN": "secret"}, "RAY_AUTH_MODE is not set", "export RAY_AUTH_MODE=token"),
+        ({"RAY_AUTH_MODE": "token"}, "missing (401)", "RAY_AUTH_TOKEN"),
+        ({"RAY_AUTH_TOKEN": "secret"}, "RAY_AUTH_MODE", "export RAY_AUTH_MODE=token"),
         ({"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": "secret"}, "RAY_AUTH_MODE is disabled", "RAY_AUTH_MODE=token"),
-        ({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "old"}, "wrong (403): RAY_AUTH_TOKEN is not this", "Secret"),
-        ({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a\x00b"}, "holds what no token can be", "Secret"),
-        ({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": "/not/there"}, "names /not/there, which is empty", "Secret"),
+        ({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "old"}, "wrong (403)", "Secret"),
+        ({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a\x00b"}, "no token", "Secret"),
+        ({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": "/not/there"}, "names /not/there", "Secret"),
     ],
 )
 def test_token_that_is_not_taken_is_wrong_and_never_shown(dashboard, tmp_path, environment, told, advice):
@@ -44,7 +44,6 @@ def test_token_is_sent_to_no_cluster_that_asks_for_none(dashboard, tmp_path):
     ray = dashboard()
     checks = looked(tmp_path, address=ray.url, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="secret")
     assert states(checks) == ["ok", "wrong", "ok"]
-    assert "everybody who reaches it can run code" in checks[1].found
     assert "authOptions" in checks[1].advice
     assert ray.sent == [""]
 
@@ -59,29 +58,26 @@ def test_token_follows_no_redirect(dashboard, serve, tmp_path):
 def test_version_that_differs_is_wrong_and_names_both(dashboard, tmp_path):
     checks = looked(tmp_path, address=dashboard(version="2.52.1").url)
     assert states(checks) == ["ok", "wrong", "wrong"]
-    assert "2.52.1 on the cluster, 2.60.0 here" in checks[2].found
+    assert ("2.52.1" in checks[2].found, "2.60.0" in checks[2].found) == (True, True)
 
 
-def test_cluster_that_does_not_answer_is_wrong(nowhere, tmp_path):
+def test_cluster_that_does_not_answer_is_wrong_unless_jobs_run_elsewhere(nowhere, tmp_path):
     checks = looked(tmp_path, RAY_ADDRESS=nowhere)
     assert states(checks) == ["wrong", "skipped", "skipped"]
-    assert f"{nowhere} does not answer (Connection refused)" in checks[0].found
+    assert f"{nowhere} does not answer" in checks[0].found
+    assert states(looked(tmp_path, RAY_ADDRESS=nowhere, wanted=False)) == ["skipped"] * 3
 
 
 @pytest.mark.parametrize("answer", [(404, "404: Not Found"), (200, "<html>"), (200, {"version": "1"}), (200, [1])])
 def test_server_that_is_not_rays_is_wrong(serve, tmp_path, answer):
     checks = looked(tmp_path, address=serve(lambda *_: answer).url)
     assert states(checks) == ["wrong", "skipped", "skipped"]
-    assert f"not as Ray's dashboard does (HTTP {answer[0]})" in checks[0].found
+    assert f"HTTP {answer[0]}" in checks[0].found
 
 
 @pytest.mark.parametrize(("wanted", "first"), [(None, "skipped"), (False, "skipped"), (True, "wrong")])
 def test_no_address_is_wrong_only_where_a_cluster_is_asked_for(tmp_path, wanted, first):
     assert states(looked(tmp_path, wanted=wanted)) == [first, "skipped", "skipped"]
-
-
-def test_cluster_is_not_asked_where_jobs_run_elsewhere(nowhere, tmp_path):
-    assert states(looked(tmp_path, RAY_ADDRESS=nowhere, wanted=False)) == ["skipped"] * 3
 
 
 @pytest.mark.parametrize(
@@ -106,7 +102,8 @@ def test_address_of_the_ray_client_is_wrong(tmp_path):
 
 
 @pytest.mark.parametrize(("mode", "state"), [(0o600, "ok"), (0o400, "ok"), (0o640, "wrong"), (0o644, "wrong")])
-def test_token_file_that_others_can_read_is_wrong(tmp_path, mode, state):
+def test_token_file_that_others_can_read_is_wrong_and_none_is_skipped(tmp_path, mode, state):
+    assert ray_cluster.token_file(*ray_cluster.mode_of(token_path({}, tmp_path))).state == "skipped"
     file = tmp_path / ".ray" / "auth_token"
     file.parent.mkdir()
     file.write_text("secret")
@@ -114,11 +111,6 @@ def test_token_file_that_others_can_read_is_wrong(tmp_path, mode, state):
     check = ray_cluster.token_file(*ray_cluster.mode_of(token_path({}, tmp_path)))
     assert check.state == state
     assert state == "ok" or (f"mode {mode:04o}" in check.found and check.advice == f"chmod 600 {file}")
-
-
-def test_token_file_that_is_not_there_is_skipped(tmp_path):
-    check = ray_cluster.token_file(*ray_cluster.mode_of(token_path({}, tmp_path)))
-    assert check.state == "skipped"
 
 
 @pytest.mark.parametrize(
