@@ -49,17 +49,22 @@ def direction(close: pd.DataFrame) -> Dataset:
     return dataset_of(close, DIRECTION)
 
 
-def ahead(close: pd.DataFrame, dataset: Dataset) -> np.ndarray:
-    """Log return over the horizon from each window's last day, from the prices."""
+BOTH = pytest.mark.parametrize("config", [RETURNS, DIRECTION], ids=["returns", "direction"])
+
+
+def over(close: pd.DataFrame, dataset: Dataset, days: int) -> np.ndarray:
+    """Log return from each window's last day to so many days later, from the prices."""
     log = np.log(close)
     named = pd.MultiIndex.from_frame(dataset.test.index[["date", "ticker"]])
-    return (log.shift(-HORIZON) - log).stack().reindex(named).to_numpy()
+    return ((log.shift(-days) - log) * np.sign(days)).stack().reindex(named).to_numpy()
+
+
+def ahead(close: pd.DataFrame, dataset: Dataset) -> np.ndarray:
+    return over(close, dataset, HORIZON)
 
 
 def behind(close: pd.DataFrame, dataset: Dataset) -> np.ndarray:
-    log = np.log(close)
-    named = pd.MultiIndex.from_frame(dataset.test.index[["date", "ticker"]])
-    return (log - log.shift(HORIZON)).stack().reindex(named).to_numpy()
+    return over(close, dataset, -HORIZON)
 
 
 def outputs(dataset: Dataset, make: Callable[[int], np.ndarray]) -> dict[str, np.ndarray]:
@@ -86,17 +91,14 @@ def loss_of(config: RunConfig, output: np.ndarray, target: np.ndarray) -> float:
     return catalog.task(config).loss(torch.from_numpy(output)[:, None], torch.from_numpy(target)).item()
 
 
-def test_loss_of_returns_is_the_sum_of_squared_errors() -> None:
+def test_loss_is_the_sum_of_squared_errors_or_of_cross_entropies() -> None:
     output, target = noise(9), noise(10)[:9]
     assert loss_of(RETURNS, output, target) == pytest.approx(9 * sk.mean_squared_error(target, output))
+    ups = (target > 0).astype(float)
+    assert loss_of(DIRECTION, output, ups) == pytest.approx(9 * sk.log_loss(ups, 1 / (1 + np.exp(-output))))
 
 
-def test_loss_of_direction_is_the_sum_of_cross_entropies() -> None:
-    output, target = noise(9), (noise(10)[:9] > 0).astype(float)
-    assert loss_of(DIRECTION, output, target) == pytest.approx(9 * sk.log_loss(target, 1 / (1 + np.exp(-output))))
-
-
-@pytest.mark.parametrize("config", [RETURNS, DIRECTION], ids=["returns", "direction"])
+@BOTH
 @pytest.mark.parametrize("cut", [1, 4, 8])
 def test_losses_of_parts_add_up_to_that_of_the_batch(config: RunConfig, cut: int) -> None:
     output, target = noise(9), (noise(10)[:9] > 0).astype(float)
@@ -171,7 +173,7 @@ def test_trading_of_returns_follows_the_sign_of_the_forecast(close: pd.DataFrame
     assert 0 < found["turnover"] <= 2
 
 
-@pytest.mark.parametrize("config", [RETURNS, DIRECTION], ids=["returns", "direction"])
+@BOTH
 def test_buy_and_hold_of_the_same_windows_is_part_of_both_splits(close: pd.DataFrame, config: RunConfig) -> None:
     dataset = dataset_of(close, config)
     found = catalog.task(config).judge(outputs(dataset, noise), dataset)
@@ -183,16 +185,12 @@ def test_buy_and_hold_of_the_same_windows_is_part_of_both_splits(close: pd.DataF
 
 
 def test_forecast_that_is_always_long_earns_nothing_in_excess_of_buy_and_hold(returns: Dataset) -> None:
-    found = catalog.task(RETURNS).judge(outputs(returns, np.ones), returns)["test"]
-    assert found["excess"]["days_apart"] == 0
-    assert found["excess"]["sharpe"] is None
-    assert found["sharpe"] == found["buy_and_hold"]["sharpe"]
-
-
-def test_forecast_of_zero_names_no_direction(returns: Dataset) -> None:
-    found = catalog.task(RETURNS).judge(outputs(returns, noise), returns)["naive"]
-    assert found["zero"]["directional_accuracy"] is None
-    assert 0 < found["mean"]["directional_accuracy"] < 1
+    found = catalog.task(RETURNS).judge(outputs(returns, np.ones), returns)
+    assert (found["test"]["excess"]["days_apart"], found["test"]["excess"]["sharpe"]) == (0, None)
+    assert found["test"]["sharpe"] == found["test"]["buy_and_hold"]["sharpe"]
+    assert catalog.task(RETURNS).excess_sharpe(np.ones((len(returns.test), 1)), returns.test, returns) is None
+    assert found["naive"]["zero"]["directional_accuracy"] is None
+    assert 0 < found["naive"]["mean"]["directional_accuracy"] < 1
 
 
 def test_many_tickers_are_ranked_per_date(bundled_stocks: Prices) -> None:
@@ -306,11 +304,9 @@ def test_test_part_of_one_class_is_judged_plainly(linear_dataset: MakeDataset, s
 # The Sharpe ratio that a search keeps of every config.
 
 
-@pytest.mark.parametrize("config", [RETURNS, DIRECTION], ids=["returns", "direction"])
+@BOTH
 @pytest.mark.parametrize("part", ["valid", "test"])
-def test_excess_sharpe_of_a_config_is_that_which_its_trading_is_judged_by(
-    close: pd.DataFrame, config: RunConfig, part: str
-) -> None:
+def test_excess_sharpe_of_a_config_is_that_which_its_trading_is_judged_by(close, config: RunConfig, part: str) -> None:
     dataset, task = dataset_of(close, config), catalog.task(config)
     made = outputs(dataset, noise)
     found = task.excess_sharpe(made[part], getattr(dataset, part), dataset)
@@ -318,11 +314,7 @@ def test_excess_sharpe_of_a_config_is_that_which_its_trading_is_judged_by(
     assert task.excess_sharpe(made[part].astype(np.float32), getattr(dataset, part), dataset) == pytest.approx(found)
 
 
-def test_excess_sharpe_of_a_config_that_is_always_long_is_none(returns: Dataset) -> None:
-    assert catalog.task(RETURNS).excess_sharpe(np.ones((len(returns.test), 1)), returns.test, returns) is None
-
-
-@pytest.mark.parametrize("config", [RETURNS, DIRECTION], ids=["returns", "direction"])
+@BOTH
 def test_windows_without_dates_have_no_sharpe(linear_dataset: MakeDataset, config: RunConfig) -> None:
     dataset = linear_dataset()
     assert catalog.task(config).excess_sharpe(noise(32)[:, None], dataset.test, dataset) is None
@@ -331,7 +323,7 @@ def test_windows_without_dates_have_no_sharpe(linear_dataset: MakeDataset, confi
 # End to end.
 
 
-@pytest.mark.parametrize("config", [RETURNS, DIRECTION], ids=["returns", "direction"])
+@BOTH
 def test_prepare_makes_windows_of_the_prices_asked_for(config: RunConfig) -> None:
     config = config.model_copy(update={"data": config.data.model_copy(update={"tickers": ("KO",), "window": 20})})
     dataset = catalog.task(config).prepare(config)
