@@ -14,13 +14,7 @@ from sp500.jobs.spec import JobSpec
 
 ROOT = Path(__file__).parents[2]
 # Each target's own folder, and the list of them.
-OWNERS = (
-    "sp500/jobs/local/",
-    "sp500/jobs/ray/",
-    "sp500/jobs/kuberay/",
-    "sp500/jobs/target.py",
-    "sp500/commands/doctor.py",
-)
+OWNERS = (*(f"sp500/jobs/{name}/" for name in target.BUILT_IN), "sp500/jobs/target.py", "sp500/commands/doctor.py")
 ROOMS = ("sp500/jobs", "sp500/commands/jobs", "sp500/commands/submission", "sp500/commands/agent", "sp500/agent")
 
 
@@ -76,8 +70,8 @@ def test_entry_point_adds_a_target(install):
     [
         ("no_such_package.target:MINE", "cannot be loaded from no_such_package.target:MINE"),
         (f"{__name__}:GONE", "cannot be loaded"),
-        (f"{__name__}:RENAMED", "Expected a Target of that name"),
-        ("sp500.jobs.local.target:LOCAL", "Expected a Target of that name"),
+        (f"{__name__}:RENAMED", "of that name"),
+        ("sp500.jobs.local.target:LOCAL", "of that name"),
     ],
 )
 def test_target_that_cannot_be_used_says_so_and_leaves_the_others_alone(install, tmp_path, reference, said):
@@ -96,7 +90,7 @@ def test_jobs_of_a_target_that_is_gone_are_listed_and_their_executor_says_so(tmp
         lambda: gone.locate(JobSpec(argv=("a",)), target.Options(), tmp_path),
         lambda: gone.request(JobSpec(argv=("a",)), "a", target.Options()),
     ):
-        with pytest.raises(ConfigError, match="not installed here; there are local, ray, kuberay"):
+        with pytest.raises(ConfigError, match="there are local, ray, kuberay"):
             asked()
 
 

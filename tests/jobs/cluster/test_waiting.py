@@ -27,35 +27,29 @@ class Slow:
         self.now += seconds
 
 
-def test_what_is_ready_is_not_waited_for():
+def test_what_is_ready_is_not_waited_for_and_what_gets_ready_in_the_last_pause_counts():
     slow = Slow(1)
     slow.wait(60)
     assert (slow.paused, slow.said) == (0, [])
+    Slow(2).wait(2)
 
 
 def test_each_reason_is_said_once_while_it_lasts():
     slow = Slow(5)
     slow.wait(60)
-    assert slow.said == ["  waiting for the head: pulling", "  waiting for the head: starting"]
+    assert [line.rpartition(": ")[2] for line in slow.said] == ["pulling", "starting"]
 
 
 @pytest.mark.parametrize("seconds", [0, 1, 7, 60])
 def test_deadline_holds_and_the_last_reasons_are_named(seconds):
     slow = Slow(1000)
-    with pytest.raises(ResourcesError, match=rf"the head did not get ready within {seconds} s:\n  pulling"):
+    with pytest.raises(ResourcesError, match=rf"the head .* within {seconds} s:\n  pulling"):
         slow.wait(seconds)
     assert slow.paused == seconds
-
-
-def test_deadline_counts_the_time_that_a_look_takes():
-    slow = Slow(1000, takes=30.0)
-    with pytest.raises(ResourcesError, match="within 60 s"):
-        slow.wait(60)
-    assert slow.now - 1000 <= 60 + 30
-
-
-def test_what_gets_ready_in_the_last_pause_counts():
-    Slow(2).wait(2)
+    slow = Slow(1000, takes=30.0)  # the time that a look takes counts
+    with pytest.raises(ResourcesError):
+        slow.wait(seconds)
+    assert slow.now - 1000 <= seconds + 30
 
 
 def test_outage_of_the_api_server_is_waited_for_and_reported():
@@ -68,4 +62,4 @@ def test_outage_of_the_api_server_is_waited_for_and_reported():
 
     say, clock = slow.said.append, lambda: slow.now
     waiting.until(done, slow.reasons, what="the head", seconds=60, say=say, pause=slow.pause, clock=clock)
-    assert slow.said[0] == "  waiting for the head: kubectl get: refused"
+    assert slow.said[0].endswith("kubectl get: refused")

@@ -10,44 +10,29 @@ WORKER_POD = "spec/workerGroupSpecs/0/template/spec"
 WORKER_RAY = f"{WORKER_POD}/containers/0"
 SUBMITTER = "spec/submitterPodTemplate/spec"
 # What is changed, and the path that the message begins with.
+HEAD_PATH = "spec.headGroupSpec.template.spec.containers"
+WORKER_PATH = "spec.workerGroupSpecs[0].template.spec.containers[0].resources.requests.memory"
+STORE = "rayStartParams/object-store-memory"
 CLUSTER_TRAPS = [
-    (
-        {f"{HEAD}/template/spec/containers/1": {"name": "ray-head"}, f"{HEAD_RAY}/name": "logs"},
-        "spec.headGroupSpec.template.spec.containers[1]",
-    ),
-    ({f"{HEAD_RAY}/ports/1/name": "web"}, "spec.headGroupSpec.template.spec.containers[0].ports"),
-    (
-        {f"{WORKER_RAY}/resources/requests/memory": "2Gi"},
-        "spec.workerGroupSpecs[0].template.spec.containers[0].resources.requests.memory",
-    ),
-    (
-        {f"{HEAD_RAY}/resources/limits/memory": ...},
-        "spec.headGroupSpec.template.spec.containers[0].resources.limits.memory",
-    ),
-    (
-        {"spec/workerGroupSpecs/0/rayStartParams/object-store-memory": str(3 * 2**30)},
-        "spec.workerGroupSpecs[0].rayStartParams.object-store-memory",
-    ),
+    ({f"{HEAD}/template/spec/containers/1": {"name": "ray-head"}, f"{HEAD_RAY}/name": "logs"}, f"{HEAD_PATH}[1]"),
+    ({f"{HEAD_RAY}/ports/1/name": "web"}, f"{HEAD_PATH}[0].ports"),
+    ({f"{WORKER_RAY}/resources/requests/memory": "2Gi"}, WORKER_PATH),
+    ({f"{HEAD_RAY}/resources/limits/memory": ...}, f"{HEAD_PATH}[0].resources.limits.memory"),
+    ({f"spec/workerGroupSpecs/0/{STORE}": str(3 * 2**30)}, f"spec.workerGroupSpecs[0].{STORE.replace('/', '.')}"),
     ({"spec/autoscalerOptions/version": ...}, "spec.autoscalerOptions.version"),
     ({"spec/rayVersion": "nightly", "spec/authOptions/mode": "token"}, "spec.rayVersion"),
 ]
-CONTAINER = "spec.submitterPodTemplate.spec.containers[0]"
+SUBMITTER_PATH = "spec.submitterPodTemplate.spec"
+OF_CONTAINER, CONTAINER = f"{SUBMITTER}/containers/0", f"{SUBMITTER_PATH}.containers[0]"
+CAPABILITIES, ESCALATION = "securityContext/capabilities", "securityContext/allowPrivilegeEscalation"
+UNCONFINED = {f"{SUBMITTER}/securityContext/seccompProfile": {"type": "Unconfined"}}
 JOB_TRAPS = [
     ({"spec/submitterPodTemplate": ...}, "spec.submitterPodTemplate"),
-    ({f"{SUBMITTER}/containers/0/name": "submit"}, f"{CONTAINER}.name"),
-    (
-        {f"{SUBMITTER}/containers/0/securityContext/capabilities": ...},
-        f"{CONTAINER}.securityContext.capabilities.drop",
-    ),
-    (
-        {f"{SUBMITTER}/containers/0/securityContext/allowPrivilegeEscalation": True},
-        f"{CONTAINER}.securityContext.allowPrivilegeEscalation",
-    ),
-    ({f"{SUBMITTER}/securityContext/runAsNonRoot": ...}, "spec.submitterPodTemplate.spec.securityContext.runAsNonRoot"),
-    (
-        {f"{SUBMITTER}/securityContext/seccompProfile": {"type": "Unconfined"}},
-        "spec.submitterPodTemplate.spec.securityContext.seccompProfile",
-    ),
+    ({f"{OF_CONTAINER}/name": "submit"}, f"{CONTAINER}.name"),
+    ({f"{OF_CONTAINER}/{CAPABILITIES}": ...}, f"{CONTAINER}.securityContext.capabilities.drop"),
+    ({f"{OF_CONTAINER}/{ESCALATION}": True}, f"{CONTAINER}.securityContext.allowPrivilegeEscalation"),
+    ({f"{SUBMITTER}/securityContext/runAsNonRoot": ...}, f"{SUBMITTER_PATH}.securityContext.runAsNonRoot"),
+    (UNCONFINED, f"{SUBMITTER_PATH}.securityContext.seccompProfile"),
     ({"spec/activeDeadlineSeconds": 600}, "spec.preRunningDeadlineSeconds"),
 ]
 
