@@ -96,15 +96,11 @@ def test_folder_that_cannot_be_made_is_reported_in_one_line_and_the_pod_is_delet
 
 
 @pytest.mark.parametrize("name", ["going", "serach", "../data"])
-def test_name_without_an_ended_run_is_refused_with_the_ended_ones(cluster, runs, name):
-    code, _, err = cluster.call("fetch-results", name)
-    assert code == 2
-    assert f"{name}: no ended run of that name on the claim; it has: {', '.join(RUNS)}" in err
-
-
-def test_name_without_an_ended_run_does_not_keep_the_others(cluster, runs):
-    code, out, err = cluster.call("fetch-results", "scale", "serach")
-    assert (code, "scale fetched" in out, "serach: no ended run" in err) == (2, True, True)
+def test_name_without_an_ended_run_is_refused_with_the_ended_ones_and_does_not_keep_the_others(cluster, runs, name):
+    code, out, err = cluster.call("fetch-results", "scale", name)
+    assert (code, "scale fetched" in out) == (2, True)
+    assert f"{name}: no ended run" in err
+    assert f": {', '.join(RUNS)}" in err
     assert visible(runs) == {"scale"}
 
 
@@ -113,7 +109,7 @@ def test_second_fetch_transfers_nothing_also_after_a_report_was_made(cluster, ru
     experiment("compare", "--runs-dir", runs)
     code, out, _ = cluster.call("fetch-results")
     assert code == 0
-    assert out.count("is already here") == len(RUNS)
+    assert out.count("already here") == len(RUNS)
     assert len([line for line in cluster.calls("exec") if " tar " in line]) == len(RUNS)
 
 
@@ -121,7 +117,7 @@ def test_local_run_with_other_files_is_kept_and_the_others_come(cluster, runs, c
     write_local(runs, "search")
     code, out, err = cluster.call("fetch-results")
     assert code == 2
-    assert "search: the run in runs differs from the one on the claim" in err
+    assert "search: the run in runs differs" in err
     assert out.count("fetched") == len(RUNS) - 1
     assert content(runs / "search") == {"epochs.jsonl": b"mine"}
 
@@ -146,9 +142,9 @@ def test_local_run_is_replaced_with_overwrite(cluster, runs, content):
 @pytest.mark.parametrize(
     ("fault", "code", "message"),
     [
-        ("damage", 3, "base: arrived damaged and was discarded (2 different: record.json, started.json)"),
+        ("damage", 3, r"base: arrived damaged .*\(2 different: record.json, started.json\)"),
         ("break", 1, "unexpected EOF"),
-        ("cut", 3, "base: arrived damaged and was discarded"),
+        ("cut", 3, "base: arrived damaged"),
     ],
 )
 def test_failed_transfer_leaves_the_runs_as_they_were(cluster, runs, content, fault, code, message, mine):
@@ -159,7 +155,7 @@ def test_failed_transfer_leaves_the_runs_as_they_were(cluster, runs, content, fa
     cluster.fault(fault)
     found, _, err = cluster.call("fetch-results", "base", "--overwrite")
     assert found == code
-    assert message in err
+    assert re.search(message, err)
     assert content(cluster.work) == before
     assert visible(runs) == ({"base"} if mine else set())
     assert cluster.pods == []
@@ -186,20 +182,14 @@ def test_link_to_anything_but_a_name_in_its_own_folder_is_refused_and_the_other_
     assert out.count("fetched") == len(RUNS)
 
 
-def test_run_with_a_pipe_is_refused_and_the_other_runs_come(cluster, runs):
+def test_run_with_a_pipe_is_refused_and_one_that_cannot_be_read_fails_alone(cluster, runs):
     os.mkfifo(cluster.runs / "base/pipe")
+    cluster.fault("unreadable folds")
     code, _, err = cluster.call("fetch-results")
     assert code == 3
     assert "base: contains pipe" in err
-    assert visible(runs) == set(RUNS) - {"base"}
-
-
-def test_run_with_an_unreadable_file_fails_alone(cluster, runs):
-    cluster.fault("unreadable base")
-    code, out, err = cluster.call("fetch-results")
-    assert code == 1
-    assert "base: kubectl exec: tar: ./base: Cannot open: Permission denied" in err
-    assert out.count("fetched") == len(RUNS) - 1
+    assert "folds: kubectl exec: tar: ./folds: Cannot open" in err
+    assert visible(runs) == set(RUNS) - {"base", "folds"}
 
 
 def test_lost_pod_ends_the_fetch_with_one_error(cluster, runs):
@@ -218,7 +208,7 @@ def test_folder_whose_name_is_no_run_name_is_reported_in_printable_characters_an
     code, out, err = cluster.call("fetch-results")
     assert code == 3
     for name in NAMES:
-        assert f"{name!r}: not a valid run name" in err
+        assert f"{name!r}: not a valid" in err
     assert all(line.isprintable() for line in err.splitlines())
     assert visible(runs) == set(RUNS)
     assert out.count("fetched") == len(RUNS)
@@ -234,24 +224,21 @@ def test_file_with_control_characters_in_its_name_arrives_and_is_escaped_in_mess
     assert r"1 different: 'a\x1b[2Jb\nc'" in err
 
 
-def test_runs_larger_than_the_limit_are_refused_by_size_and_smaller_ones_come(cluster, runs):
+def test_runs_larger_than_the_limit_or_the_free_disk_are_refused_before_they_are_sent(cluster, runs):
     with (cluster.runs / "base/huge").open("wb") as file:
         file.truncate(200 * 2**20)
     code, _, err = cluster.call("fetch-results", "--max-size", "100MiB")
     assert code == 1
-    assert re.search(r"base: 200\.\d MiB, more than the", err)
-    assert "--max-size" in err
+    assert re.search(r"base: 200\.\d MiB.*--max-size", err)
     assert visible(runs) == set(RUNS) - {"base"}
-
-
-def test_run_larger_than_the_free_disk_is_refused_before_it_is_sent(cluster, runs):
     with (cluster.runs / "base/huge").open("wb") as file:
         file.truncate(2**43)
+    sent = len([line for line in cluster.calls("exec") if " tar " in line])
     code, _, err = cluster.call("fetch-results", "base", "--max-size", "9999999GiB")
-    assert code == 1
-    assert "are free in runs" in err
-    assert not [line for line in cluster.calls("exec") if " tar " in line]
+    assert (code, "free in runs" in err) == (1, True)
+    assert len([line for line in cluster.calls("exec") if " tar " in line]) == sent
 
 
 def test_claim_without_ended_runs_says_so(cluster):
-    assert cluster.call("fetch-results")[:2] == (0, "No run on the claim has ended yet.\n")
+    code, out, _ = cluster.call("fetch-results")
+    assert (code, len(out.splitlines())) == (0, 1)

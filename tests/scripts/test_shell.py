@@ -51,26 +51,20 @@ def steps(checkout):
 
 
 def call(checkout, script, *words, **environment):
-    return subprocess.run(
+    command, variables = (
         [checkout / "scripts" / script, *words],
-        env={"PATH": str(checkout / "bin"), "PYTHONPATH": str(ROOT), **environment},
-        cwd=checkout.parent,
-        capture_output=True,
-        text=True,
-        check=False,
+        {"PATH": str(checkout / "bin"), "PYTHONPATH": str(ROOT)},
     )
+    folder = checkout.parent
+    return subprocess.run(command, env=variables | environment, cwd=folder, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=[path.name for path in SCRIPTS])
-def test_script_parses_stops_at_errors_and_can_be_run(path):
+def test_script_parses_stops_at_errors_says_what_it_does_and_can_be_run(path):
     subprocess.run(["sh", "-n", path], check=True)
     assert "\nset -eu\n" in path.read_text()
-    assert os.access(path, os.X_OK)
-
-
-@pytest.mark.parametrize("path", SCRIPTS, ids=[path.name for path in SCRIPTS])
-def test_every_script_is_told_in_its_first_lines(path):
     assert path.read_text().splitlines()[1].startswith("# ")
+    assert os.access(path, os.X_OK)
 
 
 @pytest.mark.parametrize("script", ["upload-data", "fetch-results", "deploy"])
@@ -86,7 +80,7 @@ def test_deploy_finds_the_overlays_of_its_checkout_from_anywhere(checkout):
     (checkout / "cluster/overlays/kind").mkdir(parents=True)
     done = call(checkout, "deploy", "knid")
     assert done.returncode == 2
-    assert "(the overlays are: kind)" in done.stderr
+    assert "the overlays are: kind" in done.stderr
 
 
 def test_first_engine_that_answers_is_taken(checkout):
@@ -100,18 +94,18 @@ def test_first_engine_that_answers_is_taken(checkout):
 def test_without_an_engine_one_is_told_which_there_could_be(checkout):
     done = call(checkout, "image")
     assert done.returncode == 2
-    assert "looked for docker, podman and buildah" in done.stderr
+    assert "docker, podman and buildah" in done.stderr
     engine(checkout, "docker", answers=False)
-    assert "Installed but not answering: docker" in call(checkout, "image").stderr
+    assert "not answering: docker" in call(checkout, "image").stderr
 
 
 def test_image_is_built_from_the_checkout_under_the_name_that_manifests_use(checkout):
     engine(checkout, "docker")
     assert call(checkout, "image", "--base", "mine", "--no-cache").returncode == 0
-    assert (checkout / "log").read_text() == (
-        "docker build --tag docker.io/library/sp500:2.60.0 --build-arg COMMIT=unknown --build-arg EXTRA="
-        " --build-arg BASE=mine --no-cache .\n"
-    )
+    build = (checkout / "log").read_text()
+    assert build.startswith("docker build --tag docker.io/library/sp500:2.60.0 ")
+    assert {"COMMIT=unknown", "EXTRA=", "BASE=mine", "--no-cache"} < set(build.split())
+    assert build.endswith(" .\n")
 
 
 def test_image_with_an_extra_has_its_own_tag(checkout):
@@ -130,7 +124,7 @@ def test_image_whose_base_is_no_digest_is_not_pushed_and_the_message_says_how_to
     engine(checkout, "docker")
     done = call(checkout, "image", *base, "--push", "registry.example/lab")
     assert done.returncode == 2
-    assert "needs a base by digest" in done.stderr
+    assert "by digest" in done.stderr
     assert "imagetools inspect docker.io/rayproject/ray:2.60.0-py311 " in done.stderr
     assert not (checkout / "log").exists()
 
@@ -141,7 +135,12 @@ def test_image_for_gpus_is_pushed_under_its_own_tag(checkout):
     assert call(checkout, "image", "--gpu", "--base", base, "--push", "registry.example/lab").returncode == 0
     build, tag, push = (checkout / "log").read_text().splitlines()
     assert f"BASE={base} --build-arg TORCH_INDEX= ." in build
-    assert tag == "podman tag docker.io/library/sp500:2.60.0-gpu registry.example/lab/sp500:2.60.0-gpu"
+    assert tag.split() == [
+        "podman",
+        "tag",
+        "docker.io/library/sp500:2.60.0-gpu",
+        "registry.example/lab/sp500:2.60.0-gpu",
+    ]
     assert push == "podman push registry.example/lab/sp500:2.60.0-gpu"
 
 
@@ -168,12 +167,11 @@ def test_kind_up_deletes_rays_pods_when_their_image_is_another(checkout, rebuilt
     node = checkout / "node"
     node.write_text("sha256:1")
     stand_in(checkout, "docker", f'case $1 in exec) cat "{node}" ;; esac')
-    stand_in(
-        checkout, "kind", f'case $1 in load) printf sha256:{2 if rebuilt else 1} > "{node}" ;; get) echo sp500 ;; esac'
-    )
+    load = f'load) printf sha256:{2 if rebuilt else 1} > "{node}"'
+    stand_in(checkout, "kind", f"case $1 in {load} ;; get) echo sp500 ;; esac")
     assert call(checkout, "kind-up").returncode == 0
     assert steps(checkout) == [*pods, "helm pull kuberay-operator", "helm upgrade --install", "deploy kind --context"]
-    assert ("delete pods --selector ray.io/cluster=sp500" in (checkout / "log").read_text()) is rebuilt
+    assert ("--selector ray.io/cluster=sp500" in (checkout / "log").read_text()) is rebuilt
 
 
 @pytest.mark.parametrize("right", [True, False])
@@ -187,19 +185,14 @@ def test_kind_up_installs_the_chart_with_the_checksum_that_is_given_and_no_other
     wanted = hashlib.sha256(b"chart" if right else b"other").hexdigest()
     done = call(checkout, "kind-up", CHART_SHA256=wanted)
     assert done.returncode == (0 if right else 2)
-    assert ("does not have the checksum" in done.stderr) is not right
+    assert ("the checksum" in done.stderr) is not right
     assert ("helm upgrade --install" in steps(checkout)) is right
 
 
-def test_kind_up_refuses_the_image_for_gpus_before_it_builds(checkout):
+def test_kind_up_refuses_the_image_for_gpus_and_names_the_tool_that_is_missing(checkout):
     engine(checkout, "docker")
     done = call(checkout, "kind-up", "--gpu")
-    assert (done.returncode, "has no --gpu" in done.stderr) == (2, True)
+    assert (done.returncode, "--gpu" in done.stderr) == (2, True)
     assert not (checkout / "log").exists()
-
-
-def test_kind_up_names_the_tool_that_is_missing(checkout):
-    engine(checkout, "docker")
     done = call(checkout, "kind-up")
-    assert done.returncode == 2
-    assert "needs kind on PATH" in done.stderr
+    assert (done.returncode, "kind on PATH" in done.stderr) == (2, True)

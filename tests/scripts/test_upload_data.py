@@ -19,14 +19,10 @@ def test_folder_uploaded_lies_on_the_claim_file_by_file(cluster, prices, content
     assert (code, out) == (0, "/data/prices uploaded: 2 files, checksums equal\n")
     assert content(cluster.data) == {f"prices/{path}": body for path, body in content(prices).items()}
     assert cluster.pods == []
-
-
-def test_folder_uploaded_twice_is_sent_once(cluster, prices):
-    cluster.call("upload-data", "prices")
-    code, out, _ = cluster.call("upload-data", "prices")
-    assert code == 0
-    assert "the same files exist already" in out
+    assert cluster.call("upload-data", "prices")[0] == 0  # sent once
     assert len([line for line in cluster.calls("exec") if " tar " in line]) == 1
+    assert cluster.call("upload-data", "prices", "--name", "prices-2")[0] == 0
+    assert {path.name for path in cluster.data.iterdir()} == {"prices", "prices-2"}
 
 
 def test_other_files_of_that_name_are_kept_unless_overwritten(cluster, prices, content):
@@ -34,26 +30,17 @@ def test_other_files_of_that_name_are_kept_unless_overwritten(cluster, prices, c
     (cluster.data / "prices/old.csv").write_text("old")
     code, _, err = cluster.call("upload-data", "prices")
     assert code == 3
-    assert "/data/prices holds other files (2 missing: a.csv, " in err
+    assert "(2 missing: a.csv, " in err
     assert "--overwrite" in err
     assert content(cluster.data) == {"prices/old.csv": b"old"}
     assert cluster.call("upload-data", "prices", "--overwrite")[0] == 0
     assert set(content(cluster.data)) == {f"prices/{path}" for path in content(prices)}
 
 
-def test_other_name_lies_beside_the_first(cluster, prices):
-    cluster.call("upload-data", "prices")
-    assert cluster.call("upload-data", "prices", "--name", "prices-2")[0] == 0
-    assert {path.name for path in cluster.data.iterdir()} == {"prices", "prices-2"}
-
-
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize(
     ("fault", "code", "said"),
-    [
-        ("damage", 3, "prices arrived damaged and was discarded (1 different: a.csv)"),
-        ("break", 1, "unexpected EOF"),
-    ],
+    [("damage", 3, "arrived damaged and was discarded (1 different: a.csv)"), ("break", 1, "unexpected EOF")],
 )
 def test_transfer_that_fails_leaves_the_claim_as_it_was(cluster, prices, content, fault, code, said, overwrite):
     if overwrite:
@@ -73,8 +60,8 @@ def test_pod_that_never_gets_ready_is_told_with_its_reason_and_deleted(cluster, 
     cluster.fault("unready")
     code, _, err = cluster.call("upload-data", "prices", "--timeout", "0")
     assert code == 1
-    assert "did not get ready within 0 s" in err
-    assert "container transfer waits: ImagePullBackOff: no such image" in err
+    assert "within 0 s" in err
+    assert "ImagePullBackOff: no such image" in err
     assert cluster.pods == []
 
 
@@ -106,8 +93,7 @@ def test_folder_whose_replacement_was_killed_outlives_other_uploads_and_is_put_b
     assert not (cluster.data / "prices").exists()
     cluster.fault("")
     assert cluster.call("upload-data", "prices", "--name", "other")[0] == 0
-    code, _, err = cluster.call("upload-data", "prices")
-    assert (code, "/data/prices holds other files" in err) == (3, True)
+    assert cluster.call("upload-data", "prices")[0] == 3
     assert content(cluster.data / "prices") == {"old.csv": b"old"}
     assert {path.name for path in cluster.data.iterdir()} == {"prices", "other"}
 
@@ -139,16 +125,9 @@ def test_what_cannot_be_uploaded_is_refused_by_name(cluster, prices, words, code
     assert not (cluster.folder / "log").exists()  # kubectl was not even asked
 
 
-def test_without_a_cluster_to_take_the_image_from_one_has_to_be_named(cluster, prices):
+def test_cluster_to_take_the_image_from_and_the_namespace_have_to_be_there(cluster, prices):
     (cluster.folder / "raycluster.json").unlink()
-    code, _, err = cluster.call("upload-data", "prices")
-    assert code == 1
-    assert "has no RayCluster sp500" in err
+    for words, said in (((), "no RayCluster sp500"), (("--namespace", "lab"), "set --namespace")):
+        code, _, err = cluster.call("upload-data", "prices", *words)
+        assert (code, said in err) == (1, True)
     assert cluster.call("upload-data", "prices", "--image", "sp500:mine")[0] == 0
-
-
-def test_namespace_that_is_not_there_is_named(cluster, prices):
-    (cluster.folder / "raycluster.json").unlink()
-    code, _, err = cluster.call("upload-data", "prices", "--namespace", "lab")
-    assert code == 1
-    assert "namespace lab does not exist: set --namespace" in err
