@@ -70,7 +70,7 @@ def test_hundred_jobs_that_claim_to_take_a_second_spend_no_more_than_the_budget(
 
 def test_job_that_costs_money_needs_a_deadline_and_is_priced_by_it(place):
     desk = place()
-    with pytest.raises(ConfigError, match=r"costs 10\.00 USD per hour, so it needs a deadline"):
+    with pytest.raises(ConfigError, match=r"10\.00 USD per hour.* deadline"):
         submit(desk, expected=1)
     assert submit(desk, expected=1, deadline=1800)["plan"]["cost"] == [pytest.approx(10 / 3600), 5.0]
 
@@ -87,7 +87,7 @@ def test_estimate_of_an_agent_never_shortens_what_earlier_jobs_took(place):
 def test_unfinished_jobs_are_limited_and_an_ended_one_makes_room(place):
     desk = place(RATES, jobs=2)
     ids = [submit(desk, deadline=60)["id"] for _ in range(2)]
-    with pytest.raises(LimitExceeded, match="2 jobs of this project have not ended, and 2 are allowed"):
+    with pytest.raises(LimitExceeded, match="2 are allowed"):
         submit(desk, deadline=60)
     with desk.queue.ledger.writing() as entry:
         entry.change(entry.jobs(ids[:1])[0], 1.0, state="FAILED", ended=2.0)
@@ -99,7 +99,7 @@ def test_job_without_memory_gets_the_limit_and_one_with_more_is_refused(place):
     submit(desk, workers=2, deadline=60)
     (job,) = desk.queue.ledger.jobs()
     assert desk.queue.ledger.document(job.id, "request")["memory_bytes"] == 4096 * MIB
-    with pytest.raises(ConfigError, match="one job may have 4096 MiB on this machine"):
+    with pytest.raises(ConfigError, match="4096 MiB"):
         submit(desk, workers=2, memory="3GiB", deadline=60)
     assert Limits().worker_memory(SubmitJob(experiment="train"), 1, Resources(2, 0, 2**34)) == "8192MiB"
 
@@ -108,5 +108,5 @@ def test_folder_of_runs_that_is_too_large_takes_no_more_jobs(place, tmp_path):
     desk = place(disk_bytes=MIB)
     (tmp_path / "runs" / "a").mkdir()
     (tmp_path / "runs" / "a" / "checkpoint").write_bytes(b"x" * (MIB + 1))
-    with pytest.raises(LimitExceeded, match="1 MiB are allowed"):
+    with pytest.raises(LimitExceeded, match="1 MiB"):
         submit(desk, deadline=60)

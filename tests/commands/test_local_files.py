@@ -27,15 +27,8 @@ TRAIN = ("python", "experiments/train.py")
 def here(tmp_path, monkeypatch):
     """A folder with a checkout's scripts and a user's own files, two of them ignored."""
     folder = tmp_path / "work"
-    for name in (
-        "experiments/train.py",
-        "blobs.py",
-        "my.yaml",
-        "prices.csv",
-        "photos/a.png",
-        "big/x.csv",
-        "../beside.csv",
-    ):
+    own = ("experiments/train.py", "blobs.py", "my.yaml", "prices.csv", "photos/a.png", "big/x.csv", "../beside.csv")
+    for name in own:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
@@ -169,17 +162,14 @@ def test_program_of_a_claim_starts_in_a_folder_of_its_own(here):
         ("python train.py", ["photos"], r"^photos: cannot be read in .*directory"),
         ("python train.py", ["../beside.csv"], r"^\.\./beside\.csv: is not in this folder"),
         ("python ../nowhere.py", [], r"^\.\./nowhere\.py: is not in this folder"),
-        ("python train.py", ["large.bin"], r"^large\.bin: .* 1\.00 MB, over the 1 MB .* /data/FOLDER/large\.bin"),
-        ("python train.py", [".env"], r"^\.env: looks like credentials.* --secrets"),
-        *(
-            ("python train.py", [name], "looks like credentials")
-            for name in ("server.PEM", "a/Secrets.yaml", "hf_token")
-        ),
-        ("python train.py", ["plain.txt"], r"^plain\.txt: looks like credentials"),
+        ("python train.py", ["large.bin"], r"^large\.bin: .* 1\.00 MB.* /data/FOLDER/large\.bin"),
+        ("python train.py", [".env"], r"^\.env: .*credentials.* --secrets"),
+        *(("python train.py", [name], "credentials") for name in ("server.PEM", "a/Secrets.yaml", "hf_token")),
+        ("python train.py", ["plain.txt"], r"^plain\.txt: .*credentials"),
         ("python train.py", ["linked.csv"], r"^linked\.csv: is not in this folder .*link to .*/beside\.csv"),
-        ("python train.py", ["photos/up/beside.csv"], "is not in this folder"),
+        ("python train.py", ["photos/up/beside.csv"], "not in this folder"),
         ("python train.py", ["loop"], r"^loop: cannot be read"),
-        ("python train.py", [f"m/{at:04}{'n' * 240}" for at in range(1900)], "1901 files in a zip of 1.11 MB"),
+        ("python train.py", [f"m/{at:04}{'n' * 240}" for at in range(1900)], "1901 files .* 1.11 MB"),
         ("python 'train.py", [], "No closing quotation"),
         *((command, [], "--file FILE") for command in ("bash -c 'python train.py'", "sh plain", "python3 -m trian")),
     ],
