@@ -76,11 +76,6 @@ def _report_failure(name: str, error: Exception) -> Sequence[Check]:
     return [wrong(name, f"the check failed ({why})", "the other checks may show the reason")]
 
 
-def well(checks: Iterable[Check]) -> bool:
-    """Return whether nothing is wrong."""
-    return all(check.state != State.WRONG for check in checks)
-
-
 def exit_code(checks: Iterable[Check]) -> int:
     """Return 0 if nothing is wrong; else the largest code of what is."""
     return max((check.code for check in checks if check.state == State.WRONG), default=0)
@@ -89,7 +84,7 @@ def exit_code(checks: Iterable[Check]) -> int:
 def plain(checks: Sequence[Check]) -> Mapping[str, object]:
     """Return the checks as data for --json."""
     rows = [{key: value for key, value in asdict(check).items() if key != "code"} for check in checks]
-    return {"checks": rows, "ok": well(checks)}
+    return {"checks": rows, "ok": all(check.state != State.WRONG for check in checks)}
 
 
 def text(checks: Sequence[Check], console: Console) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote
 
 from sp500.doctor.check import Check, Probe, ok, run_probes, skipped, wrong
@@ -20,11 +20,9 @@ from sp500.errors import ConfigError, Refused, ResourcesError, Unreachable, extr
 from sp500.formatting import some
 from sp500.jobs.cluster import service
 from sp500.jobs.cluster.rollout import OPERATOR
+from sp500.jobs.kuberay import contexts
 from sp500.jobs.manifests import rayservice
 from sp500.jobs.manifests.manifest import Document
-
-if TYPE_CHECKING:
-    from sp500.doctor.kubernetes_api import Cluster
 
 CLAIMS = ("sp500-runs", "sp500-data")
 KINDS = ("rayclusters", "rayjobs")
@@ -42,6 +40,7 @@ KUBERAY = (1, 7)
 # Its Helm chart's label, and that of its own manifests.
 OPERATOR_LABELS = "app.kubernetes.io/name in (kuberay-operator, kuberay)"
 AT_ONCE = 8
+STRANGER = "the answer is not that of an API server"
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 
@@ -71,6 +70,51 @@ ROLE = {
 RIGHTS = tuple(Right(verb, *resource) for resource, verbs in ROLE.items() for verb in verbs.split())
 
 
+class Cluster:
+    """One API server. Every question is put once, and raises Unreachable, or Refused for what this user may not ask."""
+
+    def __init__(self, source: str, context: str | None) -> None:
+        """Read a kubeconfig, or what a pod is given if `source` is empty.
+
+        Raises ConfigError for a context that is not there, Unreachable for a kubeconfig of no use.
+        """
+        with extra("cluster"):
+            from sp500.jobs.kuberay.api import KubeApi
+
+        self.context = contexts.select_context({"KUBECONFIG": source}, context)[0] if source else "in this pod"
+        self._api = KubeApi(contexts.NAMESPACE, context, source or None)
+        self.server = self._api.client.configuration.host
+
+    def version(self) -> str:
+        """Return the version of Kubernetes."""
+        answer = self.get("/version")
+        if "gitVersion" not in answer:
+            raise ResourcesError(STRANGER)
+        return str(answer["gitVersion"])
+
+    def permits(self, namespace: str, verb: str, group: str, resource: str, name: str) -> bool:
+        """Return whether this user may do that; `resource` may be RESOURCE/SUBRESOURCE."""
+        kind, _, part = resource.partition("/")
+        fields = {"namespace": namespace, "verb": verb, "group": group, "resource": kind, "subresource": part}
+        attributes = {key: value for key, value in {**fields, "name": name}.items() if value}
+        review = {"kind": "SelfSubjectAccessReview", "apiVersion": "authorization.k8s.io/v1"}
+        path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+        answer = self.get(path, body=review | {"spec": {"resourceAttributes": attributes}})
+        return bool(answer["status"]["allowed"])
+
+    def get(self, path: str, query: dict[str, str] | None = None, body: Document | None = None) -> Document:
+        """Return the answer as it came, to POST if there is a body; empty if there is nothing."""
+        answer = self._api.send_once("POST" if body else "GET", path, query or {}, body)
+        if answer.code == 404:
+            return {}
+        if not answer.code:
+            raise Unreachable(answer.message)
+        message = f"HTTP {answer.code}: {answer.message}"
+        if answer.code in {401, 403}:
+            raise Refused(message)
+        return answer.document_or(ResourcesError(STRANGER if answer.code < 300 else message))
+
+
 def probe(
     environment: Mapping[str, str], home: Path, context: str | None, namespace: str, *, wanted: bool | None
 ) -> Probe:
@@ -94,9 +138,7 @@ def cluster(
             *_skip_rest(),
         ]
     try:
-        with extra("cluster"):
-            from sp500.doctor import kubernetes_api
-        reached = kubernetes_api.Cluster(source, context)
+        reached = Cluster(source, context)
     except (ConfigError, Unreachable) as error:
         return [wrong(NAMES[0], _line(error), "repair it, or name another with KUBECONFIG or --context"), *_skip_rest()]
     place = f"context {reached.context}, {reached.server}"

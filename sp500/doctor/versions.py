@@ -11,6 +11,7 @@ import platform
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -164,7 +165,8 @@ def cuda(build: str | None, driver: Gpus | str | None) -> Check:
         return wrong(
             "cuda", f"nvidia-smi fails: {driver}", "repair the NVIDIA driver, or remove it where there is no GPU"
         )
-    found = f"{_count_names(driver.names)}, driver for CUDA {driver.cuda}; {torch}"
+    names = ", ".join(f"{count} x {name}" for name, count in Counter(driver.names).items())
+    found = f"{names}, driver for CUDA {driver.cuda}; {torch}"
     if build is None:
         return wrong(
             "cuda", found, f"install a build of torch for CUDA {driver.cuda} or older, or the GPUs stay unused"
@@ -202,10 +204,6 @@ def advise_torchvision(torch: str) -> str:
 def _nvidia(*words: str) -> subprocess.CompletedProcess[str]:
     command = ["nvidia-smi", *words]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=NVIDIA_SECONDS)  # noqa: S603
-
-
-def _count_names(names: Sequence[str]) -> str:
-    return ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
 
 
 def _number(version: str) -> tuple[int, ...]:

@@ -47,6 +47,7 @@ from sp500.serving.requests import (
     Prices,
     Problem,
     WindowsBody,
+    refuse,
 )
 from sp500.serving.scores import is_scored, score_log
 from sp500.training.task import Classifying, Continuing, Forecasting
@@ -218,7 +219,7 @@ def _add_answers(app: FastAPI, server: Server) -> None:
             """Compute the answer in the model's thread."""
             outputs = predictor.outputs(body.windows(predictor))
             if not np.isfinite(outputs).all():
-                raise BadRequest(Problem(field="x", message="leads to an output that is not finite"))
+                raise refuse("x", "leads to an output that is not finite")
             return {"outputs": outputs.tolist()}
 
         return await server.answer(request, compute)

@@ -13,7 +13,7 @@ from pydantic import Field
 from sp500.data.images import folders
 from sp500.errors import DataError
 from sp500.serving.predictor import Predictor
-from sp500.serving.requests import Answer, BadRequest, Body, Problem
+from sp500.serving.requests import Answer, Body, refuse
 from sp500.training.task import Classifying, Continuing
 
 MOST_IMAGES, MOST_LENGTH = 256, 500
@@ -33,7 +33,7 @@ class ImagesBody(Body):
         most = max(MOST_PIXELS // (height * width * channels), 1)
         if len(self.images) > most:
             message = f"has {len(self.images)} images, this model accepts at most {most} at once"
-            raise BadRequest(Problem(field="images", message=message))
+            raise refuse("images", message)
         return np.stack([_pixels(text, number, (height, width, channels)) for number, text in enumerate(self.images)])
 
 
@@ -64,17 +64,17 @@ class Text(Answer):
 def classify(predictor: Predictor, body: ImagesBody) -> dict[str, object]:
     """Return the classes of the images, without the model's name and version. Raises BadRequest."""
     if not isinstance(predictor.task, Classifying):
-        raise BadRequest(Problem(field="images", message="this model was not trained on images; see GET /v1/models"))
+        raise refuse("images", "this model was not trained on images; see GET /v1/models")
     probabilities = predictor.task.probabilities(predictor.outputs(body.pixels(predictor)))
     if not np.isfinite(probabilities).all():
-        raise BadRequest(Problem(field="images", message="lead to an output that is not finite"))
+        raise refuse("images", "lead to an output that is not finite")
     return {"classes": probabilities.argmax(axis=1).tolist(), "probabilities": probabilities.tolist()}
 
 
 def write(predictor: Predictor, body: TextBody) -> dict[str, object]:
     """Return the continuation of the text, without the model's name and version. Raises BadRequest."""
     if not isinstance(predictor.task, Continuing):
-        raise BadRequest(Problem(field="text", message="this model was not trained on text; see GET /v1/models"))
+        raise refuse("text", "this model was not trained on text; see GET /v1/models")
     start = body.text.encode()
     try:
         dataset = predictor.recipe.dataset
@@ -82,7 +82,7 @@ def write(predictor: Predictor, body: TextBody) -> dict[str, object]:
     except RuntimeError as error:  # a model of the user's own may accept only whole windows; outputs may be infinite
         needed, why = predictor.recipe.window, str(error).splitlines()[0]
         hint = f"; it was trained on {needed} bytes, this text has {len(start)}" if len(start) < needed else ""
-        raise BadRequest(Problem(field="text", message=f"the model cannot continue it ({why}){hint}")) from None
+        raise refuse("text", f"the model cannot continue it ({why}){hint}") from None
     return {"text": continuation.decode(errors="replace")}
 
 
@@ -91,9 +91,9 @@ def _pixels(text: str, number: int, expected: tuple[int, int, int]) -> np.ndarra
     try:
         data = base64.b64decode(text.partition(",")[2] if text.startswith("data:") else text, validate=True)
     except (binascii.Error, ValueError):
-        raise BadRequest(Problem(field=field, message="is not base64")) from None
+        raise refuse(field, "is not base64") from None
     try:
         pixels = folders.decode(io.BytesIO(data), field, expected)
     except DataError as error:
-        raise BadRequest(Problem(field=field, message=str(error).removeprefix(f"{field}: "))) from None
+        raise refuse(field, str(error).removeprefix(f"{field}: ")) from None
     return pixels[None]

@@ -126,8 +126,7 @@ class Registry:
             champion, model = before.champion, before
             if champion and champion.interface != interface:
                 raise ConfigError(
-                    f"run {run} accepts other requests than run {champion.run} of {name} (another task, window or "
-                    "features): clients of one would fail with the other. Promote it as another --model"
+                    f"run {run} accepts other requests than run {champion.run} of {name}. Promote it as another --model"
                 )
             if not champion and (canary or shadow):
                 raise ConfigError(f"model {name} has no champion yet: promote one without --canary and --shadow first")

@@ -53,6 +53,11 @@ class BadRequest(Exception):
         self.problems = problems
 
 
+def refuse(field: str, message: str, **more: str) -> BadRequest:
+    """Return the error for one field; `more`: its rule and date."""
+    return BadRequest(Problem(field=field, message=message, **more))
+
+
 class Body(BaseModel):
     """Base of all bodies: unknown fields are refused."""
 
@@ -95,11 +100,11 @@ class Prices(Body):
         """
         given = [name for name in ("dates", "close", *OHLCV, "columns", "real_moves") if getattr(self, name)]
         if self.tickers and given:
-            raise BadRequest(Problem(field=given[0], message="goes with one ticker and its prices, not with tickers"))
+            raise refuse(given[0], "goes with one ticker and its prices, not with tickers")
         if missing := [name for name in ("dates", "close") if given and not getattr(self, name)]:
-            raise BadRequest(Problem(field=missing[0], message="Field required"))
+            raise refuse(missing[0], "Field required")
         if not given and not self.tickers and "ticker" not in self.model_fields_set:
-            raise BadRequest(Problem(field="dates", message="Field required; or send ticker or tickers alone"))
+            raise refuse("dates", "Field required; or send ticker or tickers alone")
         return list(dict.fromkeys(self.tickers)) if self.tickers else [] if given else [self.ticker]
 
     def fields(self) -> tuple[dict[str, pd.Series], list[str]]:
@@ -109,17 +114,17 @@ class Prices(Body):
         """
         columns = {name: values for name in ("close", *OHLCV) if (values := getattr(self, name)) is not None}
         if usual := [name for name in self.columns if name in {"close", *OHLCV}]:
-            raise BadRequest(Problem(field=f"columns.{usual[0]}", message="is a field of its own, not one of columns"))
+            raise refuse(f"columns.{usual[0]}", "is a field of its own, not one of columns")
         for name, values in (columns | {f"columns.{name}": values for name, values in self.columns.items()}).items():
             if len(values) != len(self.dates):
-                raise BadRequest(Problem(field=name, message=f"has {len(values)} numbers for {len(self.dates)} dates"))
+                raise refuse(name, f"has {len(values)} numbers for {len(self.dates)} dates")
         for number, (before, day) in enumerate(zip(self.dates, self.dates[1:], strict=False), 1):
             if day <= before:
                 rule, word = ("duplicate", "is there twice") if day == before else ("unsorted", f"comes after {before}")
-                raise BadRequest(Problem(field=f"dates[{number}]", rule=rule, date=str(day), message=f"{day} {word}"))
+                raise refuse(f"dates[{number}]", f"{day} {word}", rule=rule, date=str(day))
         if self.dates[-1] > (today := datetime.now(UTC).date()):
             last = f"dates[{len(self.dates) - 1}]"
-            raise BadRequest(Problem(field=last, rule="future", date=str(self.dates[-1]), message=f"is after {today}"))
+            raise refuse(last, f"is after {today}", rule="future", date=str(self.dates[-1]))
         days = np.array([day.toordinal() for day in self.dates]) - EPOCH  # ten times as fast as from dates
         index = pd.DatetimeIndex(days.astype("datetime64[D]").astype("datetime64[us]"))
         raw = {name: pd.DataFrame({self.ticker: np.array(values)}, index) for name, values in columns.items()}
@@ -132,7 +137,7 @@ class Prices(Body):
             raise BadRequest(*problems[:MOST_PROBLEMS]) from None
         except DataError as error:
             rule, _, message = str(error).partition(": ")
-            raise BadRequest(Problem(field="dates", rule=rule, message=message)) from None
+            raise refuse("dates", message, rule=rule) from None
         # A last session without a price, or one before the first, is not filled: training drops it as well.
         checked = {name: table[self.ticker] for name, table in tables.items()}
         known = np.logical_and.reduce([column.notna() for column in checked.values()])
@@ -153,17 +158,15 @@ class WindowsBody(Body):
         expected, numbers = [recipe.window, *recipe.row], recipe.test_output.numbers.size
         if len(self.x) * numbers > MOST_NUMBERS:
             most = max(MOST_NUMBERS // numbers, 1)
-            raise BadRequest(
-                Problem(field="x", message=f"has {len(self.x)} windows, this model accepts at most {most} at once")
-            )
+            raise refuse("x", f"has {len(self.x)} windows, this model accepts at most {most} at once")
         x = _to_array(self.x, expected)
         if not np.isfinite(x).all():
             at = np.argwhere(~np.isfinite(x))[0]
-            raise BadRequest(Problem(field=_place(at), message="is not finite"))
+            raise refuse(_place(at), "is not finite")
         with np.errstate(over="ignore", invalid="ignore"):
             rows = x.astype(recipe.row_dtype)
         if not (np.isfinite(rows).all() if rows.dtype.kind == "f" else (rows == x).all()):
-            raise BadRequest(Problem(field="x", message=f"has numbers that do not fit {recipe.row_dtype}"))
+            raise refuse("x", f"has numbers that do not fit {recipe.row_dtype}")
         return rows
 
 
@@ -179,18 +182,16 @@ def _to_array(x: list[Any], expected: list[int]) -> np.ndarray:
             if not isinstance(part, list) or len(part) != size:
                 held = f"{len(part)} items" if isinstance(part, list) else "no list"
                 message = f"has {held}; expected windows of {expected}, here a list of {size}"
-                raise BadRequest(Problem(field=_place(np.unravel_index(number, shape)), message=message))
+                raise refuse(_place(np.unravel_index(number, shape)), message)
         level = list(chain.from_iterable(level))
         shape.append(size)
     for number, leaf in enumerate(level):
         if type(leaf) not in (int, float):  # nor bool, null or "1.5"
-            raise BadRequest(
-                Problem(field=_place(np.unravel_index(number, shape)), message=f"is not a number; expected {expected}")
-            )
+            raise refuse(_place(np.unravel_index(number, shape)), f"is not a number; expected {expected}")
     try:
         return np.array(level, dtype=np.float64).reshape(shape)
     except OverflowError:
-        raise BadRequest(Problem(field="x", message="has an integer that is too large")) from None
+        raise refuse("x", "has an integer that is too large") from None
 
 
 def _place(at: Iterable[np.integer]) -> str:
@@ -287,10 +288,8 @@ def describe_needs(predictor: Predictor) -> dict[str, object]:
 
 def _refuse_missing(name: str) -> NoReturn:
     if name in OHLCV:
-        raise BadRequest(Problem(field=name, message="this model has features of open, high, low and volume"))
-    raise BadRequest(
-        Problem(field=f"columns.{name}", message=f"this model has a feature of column {name}; send its numbers")
-    )
+        raise refuse(name, "this model has features of open, high, low and volume")
+    raise refuse(f"columns.{name}", f"this model has a feature of column {name}; send its numbers")
 
 
 def answer(predictor: Predictor, body: Prices, prices: data_prices.Prices | None) -> dict[str, object]:
@@ -301,7 +300,7 @@ def answer(predictor: Predictor, body: Prices, prices: data_prices.Prices | None
     if not (tickers := body.known()):
         return _log(forecast(predictor, body))
     if prices is None:
-        raise BadRequest(Problem(field="tickers", message="the server has no prices for this model"))
+        raise refuse("tickers", "the server has no prices for this model")
     answers = [_log(values) for values in forecast_known(predictor, prices, tickers)]
     return {"forecasts": answers} if body.tickers else answers[0]
 
@@ -318,17 +317,15 @@ def forecast(predictor: Predictor, body: Prices) -> LoggedForecast:
     task, dataset = predictor.task, predictor.recipe.dataset
     names = dataset.state.get("features")
     if not isinstance(task, Forecasting) or not names:
-        raise BadRequest(Problem(field="close", message="this model was not trained on prices; see GET /v1/models"))
+        raise refuse("close", "this model was not trained on prices; see GET /v1/models")
     if refusal := find_refusal(predictor):
-        raise BadRequest(Problem(field="close", message=refusal))
+        raise refuse("close", refusal)
     fields, repairs = body.fields()
     if missing := [name for name in input_fields(predictor) if name not in fields]:
         _refuse_missing(missing[0])
     close, least = fields["close"], minimum_days(predictor)
     if len(close) < least:
-        raise BadRequest(
-            Problem(field="close", rule="too_short", message=f"has {len(close)} prices, this model needs {least}")
-        )
+        raise refuse("close", f"has {len(close)} prices, this model needs {least}", rule="too_short")
     output = predictor.outputs(task.encode(fields, dataset))
     return _describe(predictor, body.ticker, fields, output, repairs)
 
@@ -346,13 +343,11 @@ def forecast_known(predictor: Predictor, prices: data_prices.Prices, tickers: Se
     recent = prices.select(slice(first, None), None if find_refusal(predictor) else tickers)
     closes = {name: recent.close[name].dropna() for name in tickers}
     if short := [name for name in tickers if len(closes[name]) < least]:
-        raise BadRequest(
-            Problem(field="tickers", rule="too_short", message=f"{short[0]} has fewer than {least} recent prices")
-        )
+        raise refuse("tickers", f"{short[0]} has fewer than {least} recent prices", rule="too_short")
     try:
         outputs = predictor.outputs(task.encode_tickers(recent, tickers, dataset))
     except DataError as error:
-        raise BadRequest(Problem(field="tickers", message=str(error))) from None
+        raise refuse("tickers", str(error)) from None
     return [
         _describe(predictor, name, _fields_of(recent, name), outputs[number : number + 1], [])
         for number, name in enumerate(tickers)
@@ -377,7 +372,7 @@ def _describe(
         value, naive = float(task.forecast(output, dataset)[0]), task.naive(close, dataset)
     as_of = close.index[-1]
     if not math.isfinite(value):
-        raise BadRequest(Problem(field="close", message="leads to a forecast that is not finite"))
+        raise refuse("close", "leads to a forecast that is not finite")
     return LoggedForecast(
         ticker=ticker,
         as_of=as_of.date(),

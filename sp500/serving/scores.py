@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -111,7 +111,11 @@ def _judge(known: pd.DataFrame, threshold: float, horizon: int) -> dict[str, obj
         return {"judged": 0}
     known = known.sort_values(["as_of", "ticker"])
     direction = str(known["unit"].iloc[0]).startswith("probability")
-    loss = _direction_loss(known["target"] > 0, threshold) if direction else _return_loss(known["target"])
+
+    def loss(forecast: pd.Series) -> np.ndarray:
+        wrong = (forecast >= threshold) != (known["target"] > 0) if direction else (forecast - known["target"]) ** 2
+        return wrong.to_numpy(np.float64)
+
     naive = {
         str(name).removeprefix(NAIVE): loss(known[name])
         for name in known.columns
@@ -127,11 +131,3 @@ def _judge(known: pd.DataFrame, threshold: float, horizon: int) -> dict[str, obj
         "naive": errors,
         "improvement": {"over": over, "metric": metric, **gain},
     }
-
-
-def _return_loss(target: pd.Series) -> Callable[[pd.Series], np.ndarray]:
-    return lambda forecast: ((forecast - target) ** 2).to_numpy(np.float64)
-
-
-def _direction_loss(rose: pd.Series, threshold: float) -> Callable[[pd.Series], np.ndarray]:
-    return lambda forecast: ((forecast >= threshold) != rose).to_numpy(np.float64)
