@@ -17,7 +17,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 from sp500.errors import ConfigError, LimitExceeded, ResourcesError
 from sp500.jobs.executor import Line, Request
@@ -34,36 +33,19 @@ from sp500.schema import read_mapping, validate
 IDLE_SECONDS = 30
 
 
-@runtime_checkable
-class Estimator(Protocol):
-    """Estimates of a job before it runs."""
+class Estimator:
+    """Estimates of a job before it runs: it lasts as long as its description says, and is free."""
 
-    @property
-    def currency(self) -> str:
-        """ISO 4217 code of the currency of costs."""
-        ...
+    currency: str = "USD"
+    """ISO 4217 code of the currency of costs."""
 
     def seconds(self, spec: JobSpec, target: Target) -> tuple[float | None, float | None]:
         """Return how long the job may last, from and to; None if it is not known."""
-        ...
-
-    def hourly(self, spec: JobSpec, target: Target, request: Request) -> float:
-        """Return what an hour of it costs."""
-        ...
-
-
-class NoEstimate:
-    """A job lasts as long as its description says, and is free."""
-
-    currency = "USD"
-
-    def seconds(self, spec: JobSpec, target: Target) -> tuple[float | None, float | None]:
-        """Return its own estimate, or its deadline as the most."""
         expected = spec.expected and min(spec.expected, spec.deadline or spec.expected)
         return expected, expected or spec.deadline
 
     def hourly(self, spec: JobSpec, target: Target, request: Request) -> float:
-        """Return 0."""
+        """Return what an hour of it costs."""
         return 0.0
 
 
@@ -113,7 +95,7 @@ def submit(
     target, settings = find(on), read_settings(queue.folder)
     options = options or target.options()
     target = _reach(queue, specs, target, options, fallback=fallback)
-    jobs = prepare(queue.folder, specs, target, options, estimator or NoEstimate())
+    jobs = prepare(queue.folder, specs, target, options, estimator or Estimator())
     _check_room(jobs, settings, queue)
     short = budget.find_unaffordable(jobs, queue.ledger, settings, time.time())
     if short and strict:
@@ -181,8 +163,8 @@ def _check_room(jobs: Sequence[NewJob], settings: QueueSettings, queue: Queue) -
         room = settings.room(job.kind.name, machine)
         if not (job.queued_elsewhere or room.holds(job.demand)):
             raise ResourcesError(
-                f"{job.name}: needs {job.demand.text()}, but there are only {room.text()} in all; use fewer --workers"
-                f" or less --cpus, --gpus and --memory, or raise capacity in {queue.folder / queue_settings.FILE}"
+                f"{job.name}: needs {job.demand.text()}, and there are {room.text()} in all; ask for less, or raise "
+                f"capacity in {queue.folder / queue_settings.FILE}"
             )
     for project in sorted({job.project for job in jobs} - set(settings.budgets) if settings.budgets else ()):
         if near := difflib.get_close_matches(project, settings.budgets, n=1):

@@ -57,13 +57,11 @@ def check(
     operators = (word for word in words if word in OF_A_SHELL and not (executes and word == ";"))
     if operator := next(operators, None):
         raise ConfigError(
-            f"the command has the word {operator!r}, and no shell reads it: {program} gets it as an argument. For a "
-            "command of a shell: -- sh -c '...'; for one after another: a job each"
+            f"the command has the word {operator!r}, and no shell reads it. For a command of a shell: -- sh -c '...'"
         )
     if here and not is_found:
         raise ConfigError(
-            f"{program}: no program that can be started here. Expected one in PATH, or the path of a file with the "
-            "right to execute (chmod +x). For a file of Python: -- python FILE.py"
+            f"{program}: no program that can be started here. For a file of Python: -- python FILE.py; else: chmod +x"
         )
     script = _script(program, words)
     if script and (here or (uploaded and not Path(script).is_absolute())) and not os.path.exists(script):  # noqa: PTH110 - false for a name that is too long
@@ -131,8 +129,7 @@ def _find_scripts(command: template.Template, has_files: bool) -> list[str]:
     is_elsewhere = next((word for word in words if not word.startswith("-")), "").startswith("/")
     if INTERPRETER.fullmatch(Path(program).name) and not (scripts or has_files or is_elsewhere):
         raise ConfigError(
-            f"command: {shlex.join(command.words)!r:.200} names no script of this folder, and the job's pods get the "
-            "script and the files of --file only. Name the files that it needs: --file FILE"
+            f"command: {shlex.join(command.words)!r:.200} names no script of this folder; name its files: --file FILE"
         )
     return scripts
 

@@ -64,6 +64,14 @@ class Tail:
         return iter(self._lines)
 
 
+def behind(pieces: Iterable[str], after: int) -> Iterator[str]:
+    """Yield a text in pieces without its first `after` characters."""
+    for piece in pieces:
+        if new := piece[after:]:
+            yield new
+        after = max(0, after - len(piece))
+
+
 def last_message(text: str) -> str:
     """Return the last line with a message, such as the end of a traceback. Indented lines are details of one above.
 

@@ -110,7 +110,6 @@ def check(folder: Path) -> int:
         lines = [f"  {sizes[name] / 2**20:8.1f} MiB  {name}" for name in largest]
         raise ConfigError(
             f"--working-dir {folder}: {total / 2**20:.1f} MiB, over the {LIMIT_BYTES >> 20} MiB that Ray accepts. Name "
-            "in .rayignore what a job does not need, and put data on the cluster's storage (scripts/upload-data). "
-            "The largest files:\n" + "\n".join(lines)
+            "in .rayignore what a job does not need. The largest files:\n" + "\n".join(lines)
         )
     return total

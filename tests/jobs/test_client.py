@@ -39,7 +39,7 @@ def test_wait_gives_up_and_stop_ends(queue):
 
 
 def test_nothing_is_known_of_a_job_but_what_it_says():
-    estimate, here = client.NoEstimate(), find("local")
+    estimate, here = client.Estimator(), find("local")
     assert estimate.seconds(JobSpec(argv=("a",)), here) == (None, None)
     assert estimate.seconds(JobSpec(argv=("a",), deadline=60), here) == (None, 60)
     assert estimate.seconds(JobSpec(argv=("a",), deadline=60, expected=90), here) == (60, 60)

@@ -155,7 +155,7 @@ def test_client_submits_to_the_installed_target_and_its_executor_runs_the_job(in
     kind = target.find("slurm")
     specs, options = [JobSpec(argv=("python", "-c", "print(1)"))], kind.options(partition="gpu")
     kind.check(specs, options, tmp_path)
-    (job,) = client.prepare(tmp_path, specs, kind, options, client.NoEstimate())
+    (job,) = client.prepare(tmp_path, specs, kind, options, client.Estimator())
     assert (job.target, job.deadline) == ({"on": "slurm"}, None)
     assert "--partition=gpu" in job.request["flags"]
     executor = target.executors(tmp_path)(json.loads(json.dumps(job.target)))

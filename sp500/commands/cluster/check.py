@@ -16,7 +16,7 @@ from sp500.errors import ConfigError
 from sp500.formatting import some
 from sp500.jobs.manifests.manifest import section
 from sp500.jobs.operator import rules
-from sp500.jobs.operator.violation import Violation
+from sp500.jobs.operator.cluster_rules import Violation
 from sp500.schema import read_documents
 
 BROKEN = 2

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from sp500.commands import folders
 from sp500.errors import ConfigError
 from sp500.formatting import amount
+from sp500.jobs import client
 from sp500.jobs.executor import Request
 from sp500.jobs.names import script_of
 from sp500.jobs.queue.job import Job
@@ -32,7 +33,7 @@ Seconds = tuple[float | None, float | None]
 
 
 @dataclass(frozen=True)
-class Estimator:
+class Estimator(client.Estimator):
     """Estimates durations and costs of jobs."""
 
     table: RateTable | None = None
@@ -71,8 +72,7 @@ class Estimator:
         hour = self._hour(spec, target, request)
         if self.for_agent and hour and spec.deadline is None:
             raise ConfigError(
-                f"deadline: this job costs {amount(hour, self.currency)} per hour, so it needs a deadline. Set deadline"
-                " to the seconds after which it is ended; the budget pays for all of them"
+                f"deadline: this job costs {amount(hour, self.currency)} per hour, so it needs a deadline, in seconds"
             )
         return hour
 

@@ -21,7 +21,7 @@ REFUSED = re.compile(r"^(Failed to create|Error creating)\b.*? is forbidden: ")
 
 def ready(pod: Document) -> bool:
     """Return whether Kubernetes calls the pod ready."""
-    return _condition(pod, "Ready").get("status") == "True"
+    return condition(pod, "Ready").get("status") == "True"
 
 
 def of_pods(pods: Iterable[Document]) -> list[str]:
@@ -79,14 +79,15 @@ def last_warnings(events: Sequence[Document]) -> list[str]:
     return list(last.values())
 
 
-def _condition(pod: Document, kind: str) -> Document:
-    conditions = pod.get("status", {}).get("conditions", [])
-    return next((condition for condition in conditions if condition["type"] == kind), {})
+def condition(pod: Document, kind: str) -> Document:
+    """Return a pod's condition of that type; empty if it has none."""
+    conditions = items(section(pod, "status").get("conditions"))
+    return next((each for each in conditions if each.get("type") == kind), {})
 
 
 def _reasons(pod: Document) -> Iterator[str]:
     status = pod.get("status", {})
-    scheduled = _condition(pod, "PodScheduled")
+    scheduled = condition(pod, "PodScheduled")
     if scheduled.get("status") == "False":
         yield _format_reason(scheduled)
     if status.get("reason"):  # of the pod as a whole: Evicted, DeadlineExceeded

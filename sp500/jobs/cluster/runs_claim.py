@@ -114,8 +114,7 @@ class RunsClaim:
                 return None
             if not overwrite:
                 raise RunExists(
-                    f"the run in {self.folder} differs from the one on the claim and was kept ({changes}); --overwrite"
-                    " replaces it, --runs-dir OTHER fetches into another folder"
+                    f"the run in {self.folder} is another ({changes}) and was kept; --overwrite replaces it"
                 )
         # One level below the runs, so that a listing of the runs does not show it.
         with make_staging_folder(self.folder, ".incoming") as staged:
@@ -138,8 +137,7 @@ class RunsClaim:
             target = value.removeprefix(LINK)
             if "/" in target or target in {"", ".", ".."}:
                 raise DataError(
-                    f"contains the link {_printable(path)} -> {_printable(target)}; only links to a name in the same"
-                    " folder are fetched; remove it from the claim"
+                    f"contains the link {_printable(path)} -> {_printable(target)} to another folder; remove it"
                 )
         size, free = listing.total_bytes, shutil.disk_usage(self.folder).free
         if size > max_bytes:

@@ -29,17 +29,12 @@ def select_context(environment: Mapping[str, str], name: str | None = None) -> t
         content for file in files(environment) or [Path.home() / ".kube" / "config"] if (content := _read(file))
     ]
     current = name or next((str(file["current-context"]) for file in kubeconfigs if file.get("current-context")), None)
-    contexts = {
-        str(entry.get("name")): section(entry, "context") for file in reversed(kubeconfigs) for entry in _contexts(file)
-    }
+    # Last to first: if two have one name, kubectl uses the first.
+    entries = [entry for file in reversed(kubeconfigs) for entry in items(file.get("contexts"))[::-1]]
+    contexts = {str(entry.get("name")): section(entry, "context") for entry in entries}
     if name and kubeconfigs and name not in contexts:
         raise ConfigError(f"--context {name}: no kubeconfig has it; there are: {', '.join(sorted(contexts)) or 'none'}")
     return current, str(section(contexts, str(current)).get("namespace") or NAMESPACE)
-
-
-def _contexts(file: Document) -> list[Document]:
-    """Return the contexts of one file, last to first: if two have one name, kubectl uses the first."""
-    return items(file.get("contexts"))[::-1]
 
 
 def _read(file: Path) -> Document:

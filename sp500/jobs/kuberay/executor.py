@@ -22,8 +22,7 @@ from sp500.jobs.cluster.rollout import OPERATOR
 from sp500.jobs.executor import Line
 from sp500.jobs.kuberay import status as rayjob_status
 from sp500.jobs.kuberay.api import CLAIMS, CONFIG_MAPS, EVENTS, JOBS, PODS, RAYJOBS, READ, WORKLOADS, KubeApi, Resource
-from sp500.jobs.kuberay.diagnostics import submits
-from sp500.jobs.kuberay.job_events import has_lost_head
+from sp500.jobs.kuberay.job_events import cluster, has_lost_head
 from sp500.jobs.kuberay.pod_logs import Moment, PodLog, Repetitions
 from sp500.jobs.kuberay.responses import Denied, Silent
 from sp500.jobs.manifests.manifest import Document, Group, clusters, items, section
@@ -96,17 +95,17 @@ class KubeRayExecutor:
         job = request["documents"][0]
         self._api.create(RAYJOBS, job, dry_run=True)
         narrow = []
-        for claim in sorted({name for cluster in clusters(job) for group in cluster.groups for name in _claims(group)}):
+        for claim in sorted({name for ray in clusters(job) for group in ray.groups for name in _claims(group)}):
             volume_claim = self._api.peek(CLAIMS, claim)
             modes = section(volume_claim or {}, "spec").get("accessModes")
             narrow += [claim] if modes == ["ReadWriteOnce"] else []
             if volume_claim is None:
                 raise Refused(
                     f"namespace {self._api.namespace} has no PersistentVolumeClaim {claim}, which the job's pods mount:"
-                    " --namespace names the one that has it. scripts/deploy makes it, as does kubectl apply -f"
-                    " cluster/raycluster.yaml"
+                    " choose another --namespace, or scripts/deploy makes it"
                 )
-        if narrow and any(replicas > 1 for replicas in _replicas(job)):
+        workers = [group for ray in clusters(job) for group in ray.workers]
+        if narrow and any(int(group.body.get("replicas", 0)) > 1 for group in workers):
             log.warning("ReadWriteOnce: workers on a second node would wait for %s. %s", " and ".join(narrow), SHARED)
 
     def submit(self, handle: str, request: Document) -> None:
@@ -147,7 +146,7 @@ class KubeRayExecutor:
             return rayjob_status.status(
                 job, workload=next(iter(self._api.items_if_any(WORKLOADS, labels=labels)), None)
             )
-        pods, ray = self._pods(job, None), rayjob_status.cluster(job)
+        pods, ray = self._pods(job, None), cluster(job)
         lost = now is JobState.RUNNING and has_lost_head(job, pods)
         # One call for all warnings: by name it would be one for each pod, and none for those that were never made.
         events = [] if now is JobState.RUNNING and not lost else self._api.items(EVENTS, fields="type=Warning")
@@ -206,11 +205,11 @@ class KubeRayExecutor:
 
     def _pods(self, job: Document, role: Role | None) -> list[Document]:
         """Return the pods of the present cluster and of the submitter."""
-        pods, ray = list[Document](), rayjob_status.cluster(job)
+        pods, ray = list[Document](), cluster(job)
         if ray and role is not Role.SUBMITTER:
             selector = f",ray.io/node-type={role}" if role else ""
             pods += self._api.items(PODS, labels=f"ray.io/cluster={ray}{selector}")
-        if role in {None, Role.SUBMITTER} and submits(job):
+        if role in {None, Role.SUBMITTER} and rayjob_status.submits(job):
             pods += self._api.items(PODS, labels=f"batch.kubernetes.io/job-name={job['metadata']['name']}")
         return pods
 
@@ -221,7 +220,7 @@ class KubeRayExecutor:
             try:
                 current = self._own(handle)
                 job = current or job  # a deleted job's pods take their time
-                if job and role is Role.SUBMITTER and not submits(job):
+                if job and role is Role.SUBMITTER and not rayjob_status.submits(job):
                     raise ConfigError(
                         "role submitter: you submit this job's command yourself; `ray job logs` has what it prints"
                     )
@@ -302,11 +301,6 @@ def _claims(group: Group) -> list[str]:
     """Return the names of the claims that the pods of a group mount."""
     volumes = [section(volume, "persistentVolumeClaim") for volume in items(group.pod.get("volumes"))]
     return [str(claim["claimName"]) for claim in volumes if "claimName" in claim]
-
-
-def _replicas(job: Document) -> list[int]:
-    """Return the number of workers in each group."""
-    return [int(group.body.get("replicas", 0)) for cluster in clusters(job) for group in cluster.workers]
 
 
 def _mark(document: Document) -> str:

@@ -59,7 +59,7 @@ def creation_time(pod: Document) -> str:
 
 def head_lost(job: Document, events: Sequence[Document]) -> str:
     """Return how the previous head ended if the operator had to replace it; empty otherwise."""
-    ray = _cluster(job)
+    ray = cluster(job)
     own = [event for event in events if section(event, "involvedObject").get("name") == ray]
     heads = {str(event.get("message")) for event in own if event.get("reason") == "CreatedHeadPod"}
     if not ray or len(heads) < 2:
@@ -76,7 +76,7 @@ def _is_about(event: Document, job: Document, silent: dict[str, Document]) -> bo
     A pod that is gone, evicted or refused, is known only by its name.
     """
     subject = section(event, "involvedObject")
-    kind, name, ray = subject.get("kind"), str(subject.get("name")), _cluster(job)
+    kind, name, ray = subject.get("kind"), str(subject.get("name")), cluster(job)
     if kind in {"RayJob", "Job"}:
         return name == str(job["metadata"]["name"])
     if kind == "RayCluster":
@@ -99,10 +99,7 @@ def _is_over(event: Document, job: Document, pods: Sequence[Document], silent: d
     if reason in {"FailedToCreateRayCluster", "FailedToCreateRayJobSubmitter"}:
         return ("head" if reason.endswith("Cluster") else "submitter") in roles
     if reason == "FailedScheduling" and (pod := silent.get(str(subject.get("name")))):
-        conditions = items(section(pod, "status").get("conditions"))
-        return any(
-            condition.get("type") == "PodScheduled" and condition.get("status") == "True" for condition in conditions
-        )
+        return reasons.condition(pod, "PodScheduled").get("status") == "True"
     return False
 
 
@@ -112,5 +109,6 @@ def count_workers(job: Document) -> int:
     return sum(int(group.get("replicas") or 0) * int(group.get("numOfHosts") or 1) for group in groups)
 
 
-def _cluster(job: Document) -> str:
+def cluster(job: Document) -> str:
+    """Return the RayCluster of the job's present start; empty if there is none yet."""
     return str(section(job, "status").get("rayClusterName") or "")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from sp500.errors import ConfigError
 from sp500.jobs import command_words, names, working_dir
-from sp500.jobs.command_words import CLAIMS, IMAGE_FOLDER, SYSTEM
+from sp500.jobs.command_words import IMAGE_FOLDER, SYSTEM
 from sp500.jobs.executor import Request
 from sp500.jobs.kuberay import contexts
 from sp500.jobs.manifests.manifest import Cluster, Container, Document, clusters, items, quantity, section, text
@@ -159,15 +159,11 @@ def check(spec: JobSpec, cluster: Document) -> bytes:
     for word, path in command_words.find_local_paths(spec):
         if not has(path):
             if files is not None and path.is_file() and not path.is_absolute():
-                raise ConfigError(
-                    f"{word}: this is on this machine, and does not go with the job. Add it to the command's --file, "
-                    "with the others of its program"
-                )
+                raise ConfigError(f"{word}: this is on this machine, and does not go with the job. Add it to --file")
             raise ConfigError(
-                f"{word}: this is on this machine, and the job's pods have {' and '.join(IN_IMAGE[:2])} of the image "
-                f"and the claims at {' and '.join(CLAIMS)}. Upload its folder (scripts/upload-data FOLDER) and name it "
-                f"/data/FOLDER/{path.name}, or copy it into the image and name it {IMAGE_FOLDER}/{path.name}. A file "
-                "of settings goes with the job: --settings FILE in place of --config FILE"
+                f"{word}: this is on this machine, and not in the job's pods. Upload its folder (scripts/upload-data "
+                f"FOLDER) and name it /data/FOLDER/{path.name}, or copy it into the image and name it {IMAGE_FOLDER}/"
+                f"{path.name}; a file of settings goes with the job by --settings"
             )
     return b"" if files is None else pack_files(files)
 
@@ -185,8 +181,8 @@ def pack_files(paths: Sequence[Path]) -> bytes:
         if (total := sum(sizes.values())) > LIMIT_BYTES:
             largest = max(paths, key=lambda path: sizes[path])
             raise ConfigError(
-                f"{largest}: with it the files of the command are {total / 1e6:.2f} MB, over the 1 MB that a ConfigMap "
-                f"holds. Upload its folder (scripts/upload-data FOLDER) and name it /data/FOLDER/{largest.name}"
+                f"{largest}: with it the files of the command are {total / 1e6:.2f} MB, over the 1 MB of a ConfigMap. "
+                f"Upload its folder (scripts/upload-data FOLDER) and name it /data/FOLDER/{largest.name}"
             )
         with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr(zipfile.ZipInfo(f"{ARCHIVED}/"), b"")  # Ray leaves out a first folder that holds all
@@ -196,13 +192,12 @@ def pack_files(paths: Sequence[Path]) -> bytes:
                 archive.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED)
     except OSError as error:
         raise ConfigError(
-            f"{error.filename}: cannot be read in {Path.cwd()} ({error.strerror}), and would go with the job. Correct "
-            f"the path; what the image has is named {IMAGE_FOLDER}/{error.filename}"
+            f"{error.filename}: cannot be read in {Path.cwd()} ({error.strerror}); correct the path of the file"
         ) from None
     if (size := len(buffer.getvalue())) > LIMIT_ZIP_BYTES:
         raise ConfigError(
-            f"--file: the command has {len(paths)} files in a zip of {size / 1e6:.2f} MB, over the "
-            f"{LIMIT_ZIP_BYTES / 1e6:.2f} MB that a ConfigMap holds. Upload their folder (scripts/upload-data FOLDER)"
+            f"--file: a zip of {len(paths)} files has {size / 1e6:.2f} MB, over the {LIMIT_ZIP_BYTES / 1e6:.2f} MB of "
+            "a ConfigMap. Upload their folder: scripts/upload-data FOLDER"
         )
     return buffer.getvalue()
 
@@ -214,10 +209,7 @@ def _check_name(path: Path) -> None:
         link = "" if path.parts[:1] == ("..",) else f" (it is a link to {real})"
         raise ConfigError(f"{path}: is not in this folder{link}, whose files go with the job: change to one above")
     if working_dir.is_credential(path) or working_dir.is_credential(real.relative_to(folder)):
-        raise ConfigError(
-            f"{path}: looks like credentials, and everybody who reads the namespace would see it. Leave it out, and "
-            "name a Secret by --secrets NAME=SECRET/KEY"
-        )
+        raise ConfigError(f"{path}: looks like credentials. Leave it out, and use --secrets NAME=SECRET/KEY")
 
 
 def read_cluster(path: Path) -> Document:

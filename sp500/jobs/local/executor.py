@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -40,10 +40,7 @@ def request(spec: JobSpec, *, cwd: Path, environment: Mapping[str, str], python:
     puts in its place. Raises ConfigError for a secret that the environment lacks.
     """
     if missing := sorted(set(spec.secrets) - set(environment)):
-        raise ConfigError(
-            f"secrets: {missing[0]} is not in the environment; export {missing[0]}: on this machine secrets come from "
-            "your shell"
-        )
+        raise ConfigError(f"secrets: {missing[0]} is not in the environment; export {missing[0]}")
     first, *rest = spec.command(SETTINGS)
     return {
         "argv": [python if first in {"python", "python3"} else first, *rest],
@@ -76,7 +73,7 @@ class LocalExecutor:
             job.make()
             while not job.has(START):
                 if (lock := job.lock()) is not None:
-                    with _closing(lock):
+                    with os.fdopen(lock):  # closed in any case: left behind, it would be held by this process
                         self._start(job, lock, request)
                     return
                 if time.monotonic() > give_up:
@@ -166,7 +163,7 @@ class LocalExecutor:
     def _attend(self, job: JobFolder) -> None:
         """Start another supervisor for a job whose own was killed, unless another process was faster."""
         if (lock := _wait_for_lock(job)) is not None:
-            with _closing(lock):
+            with os.fdopen(lock):
                 self._supervise(job, lock)
 
     def _supervise(self, job: JobFolder, lock: int) -> None:
@@ -186,15 +183,6 @@ class LocalExecutor:
                 start_new_session=True,
             )
         self._supervisors.append(supervisor)
-
-
-@contextmanager
-def _closing(descriptor: int) -> Iterator[None]:
-    """Close an open file in any case: a lock left behind would stay held as long as this process lives."""
-    try:
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _wait_for_lock(job: JobFolder) -> int | None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sp500.jobs.manifests.manifest import Cluster, Document, Group, items, quantity, section
+from sp500.jobs.manifests.manifest import Cluster, Group, items, quantity, section
 
 NOT_REHEARSED = (
     "image, claims, network policies, pod security, the service account: there are no pods",
@@ -55,7 +55,8 @@ def nodes(cluster: Cluster, folders: Mapping[str, Path]) -> list[Node]:
 
 def claims(cluster: Cluster) -> list[str]:
     """Return the names of the claims that pods mount."""
-    names = (section(volume, "persistentVolumeClaim").get("claimName") for volume in _volumes(cluster))
+    volumes = [volume for group in cluster.groups for volume in items(group.pod.get("volumes"))]
+    names = (section(volume, "persistentVolumeClaim").get("claimName") for volume in volumes)
     return sorted({str(name) for name in names if name})
 
 
@@ -102,7 +103,7 @@ def _node(group: Group, name: str, folders: Mapping[str, Path], *, head: bool) -
 def _environment(group: Group, folders: Mapping[str, Path]) -> dict[str, str]:
     claim_of = {
         volume.get("name"): section(volume, "persistentVolumeClaim").get("claimName")
-        for volume in _of(group, "volumes")
+        for volume in items(group.pod.get("volumes"))
     }
     mounts = {
         str(mount.get("mountPath")).rstrip("/"): folders.get(str(claim_of.get(mount.get("name"))))
@@ -117,11 +118,3 @@ def _here(value: str, mounts: Mapping[str, Path | None]) -> str:
         if folder and (value == mount or value.startswith(f"{mount}/")):
             return str(folder) + value.removeprefix(mount)
     return value
-
-
-def _volumes(cluster: Cluster) -> list[Document]:
-    return [volume for group in cluster.groups for volume in _of(group, "volumes")]
-
-
-def _of(group: Group, key: str) -> list[Document]:
-    return items(group.pod.get(key))

@@ -10,12 +10,12 @@ from itertools import chain
 from sp500.errors import ConfigError
 from sp500.jobs import names
 from sp500.jobs.manifests.manifest import Document, clusters, section
-from sp500.jobs.operator import kuberay_rules, project_rules, security_rules
-from sp500.jobs.operator.violation import Violation
+from sp500.jobs.operator import cluster_rules, security_rules
+from sp500.jobs.operator.cluster_rules import Violation
 
 KINDS = tuple(names.LONGEST)
-CLUSTER_RULES = (*kuberay_rules.CLUSTER_RULES, *project_rules.CLUSTER_RULES, security_rules.of_cluster)
-JOB_RULES = (*project_rules.JOB_RULES, security_rules.of_submitter)
+CLUSTER_RULES = (*cluster_rules.CLUSTER_RULES, *cluster_rules.CLUSTER_TRAPS, security_rules.of_cluster)
+JOB_RULES = (*cluster_rules.JOB_TRAPS, security_rules.of_submitter)
 
 
 def check(document: Document) -> None:
@@ -32,7 +32,7 @@ def violations(document: Document) -> list[Violation]:
         return []
     of_job = JOB_RULES if kind == "RayJob" else ()
     return [
-        *chain.from_iterable(rule(document) for rule in kuberay_rules.DOCUMENT_RULES),
+        *chain.from_iterable(rule(document) for rule in cluster_rules.DOCUMENT_RULES),
         *chain.from_iterable(rule(cluster) for cluster in clusters(document) for rule in CLUSTER_RULES),
         *chain.from_iterable(rule(document) for rule in of_job),
     ]

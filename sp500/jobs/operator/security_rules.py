@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sp500.jobs.manifests.manifest import Cluster, Container, Document, items, section
-from sp500.jobs.operator.violation import Violation
+from sp500.jobs.operator.cluster_rules import Violation
 
 OPEN_SERVICES = ("LoadBalancer", "NodePort")
 HOST_NAMESPACES = ("hostNetwork", "hostPID", "hostIPC")

@@ -194,13 +194,11 @@ def private_folder(folder: Path) -> None:
     stat = folder.stat()
     if stat.st_uid != os.getuid():
         raise ConfigError(
-            f"--state-dir {folder} belongs to user {stat.st_uid}, and this is user {os.getuid()}. Give a folder of"
-            " your own: it holds the environments of jobs, and anyone who writes to it runs commands as you"
+            f"--state-dir {folder} belongs to user {stat.st_uid}, who could run commands as you; give one of your own"
         )
     if stat.st_mode & 0o022:
         raise ConfigError(
-            f"--state-dir {folder} may be written to by other users (mode {stat.st_mode & 0o777:o}), who could run"
-            f" commands as you. If it is yours alone: chmod 700 {folder}"
+            f"--state-dir {folder} may be written to by other users (mode {stat.st_mode & 0o777:o}): chmod 700 {folder}"
         )
     if stat.st_mode & 0o077:
         folder.chmod(0o700)

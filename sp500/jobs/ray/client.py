@@ -20,6 +20,7 @@ from ray.job_submission import JobSubmissionClient
 
 from sp500.errors import Refused, Unreachable
 from sp500.jobs.executor import Request
+from sp500.jobs.log_lines import behind
 from sp500.jobs.ray.status import Answer
 
 # Answers of a server, or of a gateway before it, that is busy or not up yet.
@@ -91,10 +92,7 @@ class RayClient(JobSubmissionClient):  # type: ignore[misc] # ray has no types
         """
         stream = self.tail_job_logs(handle)
         with asyncio.Runner() as runner:
-            while (piece := runner.run(_next(stream, self._silence_seconds))) is not None:
-                new, after = piece[after:], max(0, after - len(piece))
-                if new:
-                    yield new
+            yield from behind(iter(lambda: runner.run(_next(stream, self._silence_seconds)), None), after)
 
     def _request_json(self, method: str, handle: str, more: str = "") -> Answer | None:
         answer = self._do_request(method, f"/api/jobs/{handle}{more}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from ipaddress import ip_address
 from pathlib import Path
@@ -21,7 +21,7 @@ import yaml
 from sp500.errors import ConfigError, Refused, Unreachable
 from sp500.jobs import working_dir
 from sp500.jobs.executor import Line, Request
-from sp500.jobs.log_lines import LONGEST, LineSplitter, Tail
+from sp500.jobs.log_lines import LONGEST, LineSplitter, Tail, behind
 from sp500.jobs.ray import status as ray_status
 from sp500.jobs.spec import KUBERNETES_ONLY, JobSpec
 from sp500.jobs.state import Role, Status
@@ -125,8 +125,7 @@ class RayExecutor:
         """Yield lines of the command. Raises ConfigError for the other roles."""
         if role not in {None, Role.SUBMITTER}:
             raise ConfigError(
-                f"role {role}: the Jobs API has the log of the command alone (role submitter); those of head and "
-                f"workers are shown by the dashboard, {self._address}/#/logs"
+                f"role {role}: Ray keeps only the command's log (submitter); for others see {self._address}/#/logs"
             )
         return (Line(Role.SUBMITTER, "", text) for text in self._lines(handle, tail, follow=follow))
 
@@ -184,7 +183,7 @@ class RayExecutor:
         while True:
             try:
                 ended = self.status(handle).state.finished
-                for piece in _behind(self._client.log(handle), after) if ended else self._client.tail(handle, after):
+                for piece in behind(self._client.log(handle), after) if ended else self._client.tail(handle, after):
                     after += len(piece)
                     yield piece
                 if ended:
@@ -199,14 +198,6 @@ class RayExecutor:
         if self._clock() > end:
             raise Unreachable(f"{self._address}: {what}, after {self._patience_seconds:g} s")
         self._pause(PAUSE_SECONDS)
-
-
-def _behind(pieces: Iterable[str], after: int) -> Iterator[str]:
-    """Yield a text in pieces without its first `after` characters."""
-    for piece in pieces:
-        new, after = piece[after:], max(0, after - len(piece))
-        if new:
-            yield new
 
 
 def insecure(address: str, token: str | None) -> str:
@@ -236,8 +227,7 @@ def _refuse(spec: JobSpec) -> None:
             )
     if spec.secrets:
         raise ConfigError(
-            f"secrets: {min(spec.secrets)} would be shown in the dashboard as part of the job; put it into the "
-            "environment of the cluster's pods"
+            f"secrets: the dashboard would show {min(spec.secrets)}; put it into the environment of the cluster's pods"
         )
     for name, value in spec.env.items():
         if match := REFERENCE.search(value):

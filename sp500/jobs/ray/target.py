@@ -88,9 +88,8 @@ def check_upload_has(spec: JobSpec, folder: Path) -> None:
     for word, path in command_words.find_local_paths(spec):
         if not has(path):
             raise ConfigError(
-                f"{word}: this is on this machine, and Ray uploads the current folder without what .gitignore and "
-                ".rayignore name. Copy it into this folder and give a relative path, or put it on the cluster's "
-                f"storage and name it there (/data/...{path.name})"
+                f"{word}: this is on this machine, and is not uploaded. Copy it into this folder, where no ignore file "
+                f"names it, or name it on the cluster's storage (/data/...{path.name})"
             )
 
 
@@ -123,8 +122,7 @@ def _dashboard(options: RayOptions) -> str:
         ) from None
     if not re.match(r"https?://[^/]", address):
         raise ConfigError(
-            f"--address {address or '(none, and no RAY_ADDRESS)'}: expected that of a Ray dashboard, such as "
-            "http://127.0.0.1:8265; for a cluster on Kubernetes: kubectl port-forward service/sp500-head-svc 8265"
+            f"--address {address or '(none, and no RAY_ADDRESS)'}: expected a Ray dashboard's, such as http://127.0.0.1:8265"
         )
     return address.rstrip("/")
 

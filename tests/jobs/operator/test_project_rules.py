@@ -2,7 +2,7 @@
 
 import pytest
 
-from sp500.jobs.operator import project_rules, rules
+from sp500.jobs.operator import cluster_rules, rules
 
 HEAD = "spec/headGroupSpec"
 HEAD_RAY = f"{HEAD}/template/spec/containers/0"
@@ -48,8 +48,8 @@ def test_what_cannot_work_is_refused_as_a_rule_of_ours(request, changed, manifes
 
 def test_every_rule_of_ours_has_a_trap():
     # Four of the traps are one rule's: a submitter that is not as restricted as its head.
-    assert len(CLUSTER_TRAPS) == len(project_rules.CLUSTER_RULES) + 2
-    assert len(JOB_TRAPS) == len(project_rules.JOB_RULES) + 5
+    assert len(CLUSTER_TRAPS) == len(cluster_rules.CLUSTER_TRAPS) + 2
+    assert len(JOB_TRAPS) == len(cluster_rules.JOB_TRAPS) + 5
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,98 @@
-"""Rules of this project: what schema and operator accept, and what then does not work.
+"""Rules for the fields of manifests that users change: those of the KubeRay operator, and traps of this project.
 
-Each was met on a cluster or is a default of the operator that works against the rest of the manifest.
+The operator's (KubeRay 1.7, validation and webhook) are those that no schema holds. It checks them when it meets the
+object, long after the API server accepted it, and reports in an event. Only names, groups, numbers of workers and the
+token are checked here: a copy of all others would have to follow each of its releases. A RayJob's fields besides its
+cluster are made out of a checked JobSpec (`manifests/rayjob`).
+
+The traps are what schema and operator accept, and what then does not work. Each was met on a cluster or is a default of
+the operator that works against the rest of the manifest.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 
+from sp500.jobs import names
 from sp500.jobs.manifests.manifest import Cluster, Container, Document, Group, clusters, items, quantity, section
-from sp500.jobs.operator.violation import Violation
 
 SUBMITTER = "ray-job-submitter"
 RAY_NAMES = ("ray-head", "ray-worker")
+
+
+@dataclass(frozen=True)
+class Violation:
+    """One broken rule: the field, what is wrong with it, and what to do.
+
+    `ours`: the operator would accept it, and it would not work.
+    """
+
+    path: str
+    found: str
+    remedy: str
+    ours: bool = False
+    rule: str = ""
+    """Id of a security rule; empty for others."""
+
+    def __str__(self) -> str:
+        return f"{self.path} {self.found}; {self.remedy}" + (f" [{self.rule}]" if self.rule else "")
+
+
+def object_name(document: Document) -> Iterator[Violation]:
+    """Require a name that is a label with room for what the operator appends."""
+    metadata, kind = section(document, "metadata"), str(document["kind"])
+    if "name" not in metadata and "generateName" in metadata:
+        return
+    name, longest = str(metadata.get("name", "")), names.LONGEST[kind]
+    if len(name) > longest:
+        problem = f"{name!r} has {len(name)} characters"
+        yield Violation("metadata.name", problem, f"a {kind} has {longest} at most, since the operator appends to it")
+    elif not names.DNS_1035.fullmatch(name):
+        yield Violation(
+            "metadata.name", f"{name!r} is not a valid name", "a-z, 0-9 and '-', a letter first and no '-' last"
+        )
+
+
+def containers(cluster: Cluster) -> Iterator[Violation]:
+    """Require a container in every pod."""
+    for group in cluster.groups:
+        if not group.containers:
+            yield Violation(f"{group.pod_path}.containers", "is empty", "add one; the first container is Ray's")
+
+
+def group_names(cluster: Cluster) -> Iterator[Violation]:
+    """Forbid two worker groups of one name."""
+    counts = Counter(group.body.get("groupName") for group in cluster.workers)
+    for group in cluster.workers:
+        if counts[name := group.body.get("groupName")] > 1:
+            yield Violation(
+                f"{group.path}.groupName", f"{name!r} is the name of several groups", "name each differently"
+            )
+
+
+def replicas(cluster: Cluster) -> Iterator[Violation]:
+    """Require the smallest and largest number of workers, in order."""
+    for group in cluster.workers:
+        low, high = (group.body.get(key) for key in ("minReplicas", "maxReplicas"))
+        if not cluster.autoscaling and (low is None or high is None):
+            path = f"{group.path}.{'minReplicas' if low is None else 'maxReplicas'}"
+            yield Violation(path, "is unset without an autoscaler", "set minReplicas and maxReplicas")
+        for key, value in (("minReplicas", low), ("maxReplicas", high)):
+            if isinstance(value, int) and value < 0:
+                yield Violation(f"{group.path}.{key}", f"is {value}", "set 0 or more, or leave it out")
+        if isinstance(low, int) and isinstance(high, int) and low > high:
+            yield Violation(f"{group.path}.minReplicas", f"{low} is above maxReplicas {high}", "make it that or less")
+
+
+def token(cluster: Cluster) -> Iterator[Violation]:
+    """Require Ray 2.52 for token authentication."""
+    mode, version = section(cluster.spec, "authOptions").get("mode"), cluster.spec.get("rayVersion")
+    if mode == "token" and (cluster.version is None or cluster.version < (2, 52)):
+        problem = f"is token with {'no rayVersion' if version is None else f'rayVersion {version!r}'}"
+        remedy = "it needs Ray 2.52; set rayVersion to the image's"
+        yield Violation(f"{cluster.path}.authOptions.mode", problem, remedy)
 
 
 def ray_first(cluster: Cluster) -> Iterator[Violation]:
@@ -128,5 +209,7 @@ def _trap(path: str, problem: str, remedy: str) -> Violation:
     return Violation(path, problem, remedy, ours=True)
 
 
-CLUSTER_RULES = (ray_first, dashboard_port, memory, ray_version, autoscaler_version)
-JOB_RULES = (submitter, deadlines)
+DOCUMENT_RULES = (object_name,)
+CLUSTER_RULES = (containers, group_names, replicas, token)
+CLUSTER_TRAPS = (ray_first, dashboard_port, memory, ray_version, autoscaler_version)
+JOB_TRAPS = (submitter, deadlines)
