@@ -148,7 +148,7 @@ def _series(prices: Prices, ticker: str, tables: Tables, target: pd.DataFrame | 
         row, column = holes[0]
         raise DataError(
             f"column {table.columns[column]} of {ticker} has no finite number on {table.index[row]:%Y-%m-%d}, after its"
-            " first day: fill it with what was known on that day, such as .ffill() or 0, in the file or in features"
+            " first day: fill it with what was known on that day, such as .ffill() or 0"
         )
     if len(table) <= horizon:
         raise DataError(

@@ -71,8 +71,7 @@ def probe_features(prices: Prices, hooks: Hooks, rows: Sequence[int], window: in
     for changed, after in probe.change_future(rows, 0):
         raise DataError(
             f"{changed} changes when {after}: it looks into the future. Compute it from rows up to its date: no "
-            "shift(-n), no rolling(center=True), no mean, maximum or fit over all rows (data.norm scales by training "
-            "dates)"
+            "shift(-n), no rolling(center=True), no mean, maximum or fit over all rows"
         )
     history, every = hooks.history or window + HISTORY, len(prices.close)
     if history >= every:  # all days before count, which no request but only the run's own source has
@@ -105,8 +104,7 @@ class _Probe:
         for _ in range(2):
             if changed := _compare(first, self._compute(prices), len(prices.close), TOLERANCE):
                 raise DataError(
-                    f"{changed} is not the same in two calls with the same prices. It depends on chance, the clock or "
-                    "a file: seed what it draws, and read nothing but the prices"
+                    f"{changed} is not the same in two calls with the same prices: seed it, and read nothing else"
                 )
 
     def change_future(self, rows: Sequence[int], ahead: int) -> Iterator[tuple[Difference, str]]:
@@ -130,13 +128,13 @@ class _Probe:
             if length >= every:
                 raise DataError(
                     f"{first} changes when only the last {least} rows are there, and with {length // 2} as well: it "
-                    "depends on all days before. Use rolling windows, so that a request with the last days gives the "
-                    "same; or write 'history = 1_000_000', so that only the server's own prices are forecast"
+                    "depends on all days before. Use rolling windows; or write 'history = 1_000_000', so that only "
+                    "the server's own prices are forecast"
                 )
         if first:
             raise DataError(
-                f"{first} changes when only the last {least} rows are there, as in a request to the trained model. It "
-                f"needs about {length}: write 'history = {length}' in the class, or look back less"
+                f"{first} changes when only the last {least} rows are there. It needs about {length}: write "
+                f"'history = {length}' in the class, or look back less"
             )
         return least
 

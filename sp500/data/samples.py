@@ -178,8 +178,7 @@ def seeded(seed: int) -> Iterator[None]:
 def _check_kind(name: str, part: Any) -> None:
     if isinstance(part, IterableDataset) or not (hasattr(part, "__getitem__") and hasattr(part, "__len__")):
         raise DataError(
-            f"from_torch: {name} is a {_name(part)} without numbered samples: order, workers and resuming need them. "
-            "Write __getitem__ and __len__"
+            f"from_torch: {name} is a {_name(part)} without numbered samples. Write __getitem__ and __len__"
         )
     if not len(part):
         raise DataError(f"from_torch: {name} has no samples")
@@ -219,9 +218,8 @@ def _check_generators(samples: Samples) -> None:
     for number, *pairs in zip(chosen.tolist(), *first, *second, strict=True):
         if not (torch.equal(pairs[0], pairs[2]) and torch.equal(pairs[1], pairs[3])):
             raise DataError(
-                f"{_name(samples.source)}: sample {number} differs when it is read twice, though torch's, NumPy's and "
-                "Python's generators were seeded: it draws from a generator of its own. Draw from torch's, such as "
-                "torch.rand(1), or make the generator inside __getitem__ from a number that torch draws"
+                f"{_name(samples.source)}: sample {number} differs when it is read twice: it draws from a generator of "
+                "its own. Draw from torch's, such as torch.rand(1), inside __getitem__"
             )
 
 

@@ -42,8 +42,8 @@ def walk_forward(dates: np.ndarray, *, folds: int, test_days: int, valid_from_tr
     first_train = len(dates) - folds * test_days - gap
     if first_train < 1:
         raise DataError(
-            f"too_short: {len(dates)} dates do not hold {folds} tests of {test_days} sessions, a gap of {gap}, and "
-            "dates to train on before; use fewer folds, shorter tests, or more dates"
+            f"too_short: {len(dates)} dates do not hold {folds} tests of {test_days} sessions and dates before them; "
+            "use fewer folds, shorter tests, or more dates"
         )
     starts = range(len(dates) - folds * test_days, len(dates), test_days)
     return [_cut(dates[: start + test_days], start, valid_from_train=valid_from_train, gap=gap) for start in starts]

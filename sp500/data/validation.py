@@ -116,7 +116,7 @@ def validate(
     if raw["close"].empty:
         raise DataError(
             f"empty: no prices from {start or 'the first date'} to {end or 'the last'}; the source has "
-            f"{close.index.min():%Y-%m-%d} to {close.index.max():%Y-%m-%d}: set data.start and data.end inside that"
+            f"{close.index.min():%Y-%m-%d} to {close.index.max():%Y-%m-%d}"
         )
     faults = _names(raw["close"]) + _dates(raw["close"], seen.astimezone(UTC).date())
     raw, unfinished = _drop_unfinished(_mask_zeros(raw), seen)

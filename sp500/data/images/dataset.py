@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from sp500.config import DataConfig
-from sp500.data.images import folders, idx, npz
+from sp500.data.images import arrays, folders
 from sp500.data.images.labelled import Source, label_images
 from sp500.data.images.settings import ImagesConfig
 from sp500.data.windows import Dataset, Windows
@@ -30,7 +30,7 @@ def read(source: str) -> Source:
         return digits()
     path = Path(source).expanduser()
     if path.is_dir():
-        return idx.read(path) if idx.is_idx(path) else folders.read(path)
+        return arrays.read_idx(path) if arrays.is_idx(path) else folders.read(path)
     if not path.exists():
         raise DataError(f"images.source {source}: no such file or folder; expected digits, FILE.npz or a folder")
     if path.suffix != ".npz":
@@ -38,7 +38,7 @@ def read(source: str) -> Source:
             f"images.source {source}: expected an .npz file, a folder of IDX files, or one with a folder per class. A "
             "pickle is not read, since it could run code: write its arrays with numpy.savez"
         )
-    return npz.read(path)
+    return arrays.read_npz(path)
 
 
 def digits() -> Source:

@@ -200,6 +200,6 @@ def read_manifest(folder: Folder) -> dict[str, Any]:
     if manifest["format"] != FORMAT:
         raise DataError(
             f"{name}: has format {manifest['format']}, this version reads {FORMAT}; remove it and write it again: "
-            "experiments/prepare.py --out FOLDER, or let scale.py do it"
+            "experiments/prepare.py --out FOLDER"
         )
     return manifest

@@ -43,8 +43,7 @@ def read(path: Path) -> dict[str, np.ndarray]:
         x, y = arrays[f"X_{part}"], arrays[f"y_{part}"]
         if x.ndim != 3 or not x.size or y.ndim == 0 or not len(x) == len(y) == y.size:
             raise DataError(
-                f"{path}: X_{part} {x.shape} and y_{part} {y.shape}: expected [samples, window, features] and one "
-                "target per sample"
+                f"{path}: X_{part} {x.shape} and y_{part} {y.shape}: expected [sample, window, feature] and [sample]"
             )
         for name, values in ((f"X_{part}", x), (f"y_{part}", y)):
             if values.dtype.kind not in "biuf":

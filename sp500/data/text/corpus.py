@@ -66,10 +66,7 @@ def _documents(text: TextConfig) -> Iterator[bytes]:
     if path.suffix.lower() in LINES:
         return _lines(path, text, "field")
     if path.suffix.lower() == ".json":
-        raise DataError(
-            f"text.source {path}: is JSON as a whole; expected an object per line in a .jsonl or .ndjson file. Its "
-            "characters as they are can be learned from a copy that ends in .txt"
-        )
+        raise DataError(f"text.source {path}: is JSON as a whole; expected an object per line, or a .txt file")
     return iter([_read(path)])
 
 

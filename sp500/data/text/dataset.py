@@ -32,8 +32,7 @@ def split(text: TextConfig) -> tuple[dict[str, bytes], list[str]]:
     for name, part in parts.items():
         if len(part) <= text.context:
             raise DataError(
-                f"text.source {text.source}: {name} has {len(part)} bytes, a window {text.context + 1}; use a "
-                "longer text or a shorter text.context"
+                f"text.source {text.source}: {name} has {len(part)} bytes, fewer than a window; lower text.context"
             )
     return parts, known
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -14,6 +13,8 @@ from sp500.errors import ConfigError, extra
 
 END = "<|end|>"
 """Token after a document, of a tokenizer that is trained here."""
+ENDS = (END, "</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "<|eot_id|>", "<|im_end|>")
+"""That token in tokenizers made elsewhere."""
 FILE = "tokenizer.json"
 State = dict[str, str | int | None]
 """Plain data of a tokenizer: `tokenizer`, its name or its JSON, and `end`."""
@@ -27,49 +28,25 @@ class Tokens:
     sizes: np.ndarray
 
 
-@runtime_checkable
-class Tokenizer(Protocol):
-    """Text to tokens and back."""
-
-    size: int
-    """Tokens that it knows."""
-    end: int | None
-    """Token after a document; None: it has none."""
-
-    def encode(self, text: bytes) -> Tokens:
-        """Return the tokens of a document, without any that represent no text."""
-        ...
-
-    def decode(self, ids: Sequence[int]) -> bytes:
-        """Return the text of tokens, without `end`."""
-        ...
-
-    def state(self) -> State:
-        """Return the plain data from which `restore` makes it."""
-        ...
-
-    def save(self, folder: Path) -> None:
-        """Write it into a folder in the format of transformers."""
-        ...
-
-
 class Bytes:
     """Each byte is a token; the end of a document is one more."""
 
     size: int = 257
+    """Tokens that it knows."""
     end: int | None = 256
+    """Token after a document; None: it has none."""
 
     def encode(self, text: bytes) -> Tokens:
-        """Return the bytes unchanged."""
+        """Return the tokens of a document, without any that represent no text."""
         ids = np.frombuffer(text, np.uint8).astype(np.int32)
         return Tokens(ids, np.ones_like(ids))
 
     def decode(self, ids: Sequence[int]) -> bytes:
-        """Return the bytes unchanged."""
+        """Return the text of tokens, without `end`."""
         return bytes(number for number in ids if number < 256)
 
     def state(self) -> State:
-        """Return its name."""
+        """Return the plain data from which `restore` makes it."""
         return {"tokenizer": "bytes"}
 
     def save(self, folder: Path) -> None:
@@ -120,6 +97,10 @@ class Library:
         PreTrainedTokenizerFast(tokenizer_object=self._tokenizer, eos_token=end).save_pretrained(folder)
 
 
+Tokenizer = Bytes | Library
+"""Text to tokens and back."""
+
+
 def make(text: TextConfig, training: Sequence[bytes], model_path: str = "") -> Tokenizer:
     """Make the tokenizer that the settings name; `training` are the documents for one that is trained.
 
@@ -168,12 +149,8 @@ def _of_file(path: Path) -> Library:
         tokenizer = tokenizers.Tokenizer.from_str(path.read_text())
     except Exception as error:  # noqa: BLE001 - the library raises no other class; raised again with the file
         raise ConfigError(f"text.tokenizer {path}: is not a tokenizer.json ({error})") from None
-    ends = [number for number, token in tokenizer.get_added_tokens_decoder().items() if _ends(token.content)]
+    ends = [number for number, token in tokenizer.get_added_tokens_decoder().items() if token.content in ENDS]
     return Library(tokenizer.to_str(), ends[0] if ends else None)
-
-
-def _ends(token: str) -> bool:
-    return token in (END, "</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "<|eot_id|>", "<|im_end|>")
 
 
 def _of_folder(folder: str, field: str) -> Library:

@@ -88,8 +88,7 @@ def _stream(name: str, documents: Sequence[tuple[bytes, bytes]], tokenizer: Toke
     count = (len(ids) - 1) // text.context
     if count < 1:
         raise DataError(
-            f"text.source {text.source}: {name} has {len(ids)} tokens, a window {text.context + 1}; use a longer text"
-            " or a shorter text.context"
+            f"text.source {text.source}: {name} has {len(ids)} tokens, a window {text.context + 1}; lower text.context"
         )
     used = count * text.context
     targets = ids[1 : 1 + used].reshape(count, text.context)
@@ -135,8 +134,7 @@ def _pieces(
     length = text.context + 1
     if prompt and len(ids) > length:
         raise DataError(
-            f"text.source {text.source}: {name} has {len(ids)} tokens, a window {length}; raise text.context or shorten"
-            " it"
+            f"text.source {text.source}: {name} has {len(ids)} tokens, a window {length}; raise text.context"
         )
     targets = ids.astype(np.int64)
     targets[: max(len(question.ids), 1)] = MASKED

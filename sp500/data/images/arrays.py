@@ -1,21 +1,28 @@
-"""IDX files, the format of MNIST: train-images, train-labels, t10k-images and t10k-labels in a folder, .gz or plain."""
+"""Images in arrays: IDX files, the format of MNIST, and an npz file as Keras names its arrays.
+
+IDX: train-images, train-labels, t10k-images and t10k-labels in a folder, .gz or plain. npz: x_train and y_train, and
+x_test and y_test if the test is apart.
+"""
 
 from __future__ import annotations
 
 import gzip
 import math
+import zipfile
 import zlib
 from pathlib import Path
 
 import numpy as np
 
 from sp500.data.images.labelled import Labelled, Source, label_images
+from sp500.data.sources.arrays import DAMAGE
 from sp500.errors import DataError
 
 PARTS = {"train": "train", "test": "t10k"}
 UNSIGNED_BYTE = 8
 BLOCK = 2**24
 """Bytes read at once: a damaged head may announce any number."""
+NAMES = ("x_train", "y_train", "x_test", "y_test")
 
 
 def is_idx(folder: Path) -> bool:
@@ -23,7 +30,7 @@ def is_idx(folder: Path) -> bool:
     return bool(_file(folder, "train-images", 3))
 
 
-def read(folder: Path) -> Source:
+def read_idx(folder: Path) -> Source:
     """Read training and test images. Raises DataError that names the file."""
     parts = {part: _part(folder, prefix) for part, prefix in PARTS.items() if _file(folder, f"{prefix}-images", 3)}
     return Source(str(folder), parts["train"], test=parts.get("test"))
@@ -59,3 +66,23 @@ def array(path: Path, dimensions: int) -> np.ndarray:
         length = f"more than {count}" if len(data) > count else len(data)
         raise DataError(f"{path}: its head announces {count} bytes, and it has {length}")
     return np.frombuffer(bytes(data), np.uint8).reshape(shape)
+
+
+def read_npz(path: Path) -> Source:
+    """Read training and test images. Raises DataError that names the file and the array."""
+    if not zipfile.is_zipfile(path):
+        raise DataError(f"{path}: is not an npz file; write it with numpy.savez")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name.lower(): np.asarray(file[name]) for name in file if name.lower() in NAMES}
+    except DAMAGE as error:
+        raise DataError(f"{path}: is not an npz file of plain arrays ({error}). Write it with numpy.savez") from error
+    expected = NAMES if {"x_test", "y_test"} & set(arrays) else NAMES[:2]
+    if missing := [name for name in expected if name not in arrays]:
+        raise DataError(f"{path}: has no {' and no '.join(missing)}, only {', '.join(arrays) or 'nothing'}")
+    parts = {
+        name: label_images(arrays[f"x_{name}"], arrays[f"y_{name}"], f"{path}: x_{name} and y_{name}")
+        for name in ("train", "test")
+        if f"x_{name}" in arrays
+    }
+    return Source(str(path), parts["train"], test=parts.get("test"))
