@@ -1,9 +1,9 @@
 """Asynchronous halving against the full grid: how often the grid's best config is kept, and how many epochs are saved.
 
 60 LSTMs of at most 27 epochs. The grid is trained in full once per seed, and the stoppers decide on its curves, in the
-order of the grid and in random orders. With --arms the search also runs for real.
+order of the grid and in random orders.
 
-    python benchmarks/halving.py --seeds 3 --arms sequential packed ray
+    python benchmarks/halving.py --seeds 3
 """
 
 from __future__ import annotations
@@ -13,19 +13,11 @@ import itertools
 import json
 import random
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
-from pathlib import Path
 
 from sp500.config import DataConfig, ModelConfig, RunConfig, TrainConfig
-from sp500.distributed import session
-from sp500.runs.store import RunStore
-from sp500.studies import search_steps
 from sp500.tuning import sequential, trial_data
-from sp500.tuning.axes import choices
-from sp500.tuning.limits import Limits, Plan
 from sp500.tuning.space import grid
 from sp500.tuning.stopper import STOPPERS, StopRule
 
@@ -82,31 +74,11 @@ def judge(rule: StopRule, curves: Curves, orders: Sequence[Sequence[str]]) -> di
     return {"best_found": kept, "loss_above_best": worse, "share_of_epochs": share}
 
 
-def search(base: RunConfig, arm: str, folder: Path) -> dict[str, object]:
-    """Run the search for real in one arm. Returns its seconds and epochs, and whether its decisions follow the rule."""
-    rule = StopRule("asha")
-    plan = Plan(choices("halving", AXES), "grid", 60, arm, Limits(pack="off", stop=rule))  # type: ignore[arg-type]
-    ray = session.start_in_background() if arm == "ray" else nullcontext()
-    with RunStore(folder).open(arm) as run, ray as background:
-        _, data = search_steps.prepare(base, plan)
-        started = time.perf_counter()
-        with search_steps.choose_arm(plan, base, run, data, background) as chosen:
-            ledger = search_steps.run_trials(chosen, base, run, plan, data).ledger
-        seconds = time.perf_counter() - started
-    stopper = rule.make()
-    follows = all(stopper.decide(row.trial, row.rung, row.value) == row.goes_on for row in ledger.decisions)
-    epochs = {name: result.epochs for name, result in ledger.results.items()}
-    best = ledger.best()
-    assert best is not None
-    return {"seconds": seconds, "epochs": sum(epochs.values()), "follows_the_rule": follows, "best": best.overrides}
-
-
 def main(arguments: Sequence[str]) -> int:
     """Measure, and print each result as it comes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--start", default="2019-01-01", help="first date of the series")
-    parser.add_argument("--arms", nargs="*", default=[], choices=("sequential", "packed", "ray"))
     flags = parser.parse_args(arguments)
     for seed in range(flags.seeds):
         base, chance, started = make_config(seed, flags.start), random.Random(seed), time.perf_counter()  # noqa: S311
@@ -117,9 +89,6 @@ def main(arguments: Sequence[str]) -> int:
         for name, first, order in itertools.product(STOPPERS, FIRST, orders):
             facts = {"stop": name, "first": first, "order": order}
             print(json.dumps(facts | judge(StopRule(name, first), curves, orders[order])), flush=True)
-    with tempfile.TemporaryDirectory(prefix="halving-") as folder:
-        for arm in flags.arms:
-            print(json.dumps({"arm": arm} | search(make_config(0, flags.start), arm, Path(folder))), flush=True)
     return 0
 
 

@@ -1,7 +1,6 @@
 """Comparison of the streamed arms with training from memory: ratios within one run, the first epoch apart.
 
-The ceiling is the same loop over the same windows held in memory. The plain Ray Data pipeline on stored windows is what
-one gets without the design of `data/shards.py`; it is kept here to be compared with.
+The ceiling is the same loop over the same windows held in memory.
 
     python benchmarks/streaming.py --json
 """
@@ -10,36 +9,26 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import shutil
 import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-import ray
-import ray.data
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
-from ray.train import RunConfig as TrainRunConfig
-from ray.train import ScalingConfig
-from ray.train.torch import TorchConfig, TorchTrainer, get_device
 
 from sp500.config import DataConfig, ModelConfig, RunConfig, TrainConfig
-from sp500.data.batches import Batch
 from sp500.data.shards import stream, writer
 from sp500.data.shards.reader import ShardSet
 from sp500.data.windows import Dataset
 from sp500.distributed import train
 from sp500.distributed.simulated_nodes import simulate
-from sp500.distributed.worker import RayWorker
 from sp500.machine.memory import run_in_subprocess
 from sp500.runs.store import Run
 from sp500.studies import scale_arms
@@ -72,9 +61,7 @@ def measure_ratios(folder: Path, say: Callable[[str], None]) -> dict[str, float]
     mlp = _case(folder, MLP, SMALL, epochs=4)
     ceiling = _warm(run_in_subprocess(_from_memory, mlp))
     keep(streaming_over_ceiling_mlp=_warm(run_in_subprocess(_from_shards, mlp)) / ceiling)
-    ray_one = _on_ray(mlp, 1, folder)
-    keep(ray1_over_ceiling_mlp=_warm(ray_one) / ceiling)
-    keep(ray1_over_stored_windows=_warm(ray_one) / _warm(_train_on_stored(mlp, folder)))
+    keep(ray1_over_ceiling_mlp=_warm(_on_ray(mlp, 1, folder)) / ceiling)
     keep(ray2_over_torch2_mlp=_warm(_on_ray(mlp, 2, folder)) / _warm(_two_processes(mlp)))
     lstm = _case(folder, LSTM, 1, epochs=3)
     keep(ray1_over_ceiling_lstm=_warm(_on_ray(lstm, 1, folder)) / _warm(run_in_subprocess(_from_memory, lstm)))
@@ -168,58 +155,6 @@ def _rank(rank: int, world: int, port: int, case: Case, answers: Any) -> None:
     dist.destroy_process_group()
     if rank == 0:
         answers.put(result)
-
-
-class _Stored:
-    """Batches of a Ray Data pipeline over stored windows, shuffled within a buffer of eight batches."""
-
-    def __init__(self, data: ray.data.DataIterator, windows: int, shape: tuple[int, int]) -> None:
-        self._data, self._windows, self._shape = data, windows, shape
-
-    def steps(self, batch_size: int) -> int:
-        """Return the number of batches per epoch."""
-        return math.ceil(self._windows / batch_size)
-
-    def epoch(self, epoch: int, batch_size: int, *, shuffle: bool, seed: int) -> Iterator[Batch]:
-        """Yield every window once."""
-        del epoch, seed
-        options = {"local_shuffle_buffer_size": 8 * batch_size} if shuffle else {}
-        for batch in self._data.iter_torch_batches(batch_size=batch_size, **options):
-            count = len(batch["y"])
-            # Numbers that only dropout reads, where any will do.
-            numbers = torch.arange(count, device=batch["y"].device)
-            yield Batch(batch["x"].reshape(count, *self._shape), batch["y"], numbers, count, count, count, count)
-
-
-def _train_on_stored(case: Case, folder: Path) -> FitResult:
-    """Train by one Ray worker over windows that were written to Parquet as they are."""
-    path = folder / "windows"
-    shutil.rmtree(path, ignore_errors=True)
-    path.mkdir(parents=True)
-    shape = (case.shards.layout.window, case.shards.layout.row[0])
-    for shard in case.shards.shards:
-        chunk = case.shards.read(shard)
-        view = torch.from_numpy(chunk.rows.copy()).unfold(0, shape[0], 1).transpose(1, 2)
-        flat = view[torch.from_numpy(chunk.starts)].reshape(-1).numpy()
-        x = pa.FixedSizeListArray.from_arrays(pa.array(flat), shape[0] * shape[1])
-        pq.write_table(pa.table({"x": x, "y": chunk.targets}), path / shard.name)
-    dataset, run = _dataset(case, 1), _fresh(folder)
-
-    def train(settings: dict[str, object]) -> FitResult:
-        del settings
-        batches = _Stored(ray.train.get_dataset_shard("train"), case.shards.windows, shape)
-        return fit(catalog.task(case.config), dataset, case.config, RayWorker(get_device(), run), train=batches)
-
-    with simulate(1):
-        found = TorchTrainer(
-            train,
-            torch_config=TorchConfig(backend="gloo"),
-            scaling_config=ScalingConfig(num_workers=1, resources_per_worker={"CPU": 1}),
-            datasets={"train": ray.data.read_parquet(str(path.resolve()))},
-            run_config=TrainRunConfig(name="train", storage_path=str(run.path)),
-        ).fit()
-    result: FitResult = found.return_value
-    return result
 
 
 def main(arguments: Sequence[str]) -> int:
