@@ -114,9 +114,9 @@ def _start_ray(nodes: int | None, memory_bytes: int) -> AbstractContextManager[B
 
 
 def preview(config: ScaleSettings) -> dict[str, object]:
-    """Return what a dry run prints: rows and bytes per size, and the expected seconds and memory of each arm.
+    """Return what a dry run prints: rows and bytes per size, and the expected memory of each arm.
 
-    Nothing for a task or a model of the user's: the speed is measured by training, and a dry run imports neither.
+    Nothing for a task or a model of the user's: a dry run imports neither.
     """
     if config.own_task or config.model.own:
         return {}

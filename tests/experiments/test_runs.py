@@ -153,7 +153,6 @@ def test_dry_run_of_scale_tells_sizes_and_what_to_expect(script, tmp_path):
             ("ray", 1),
             ("ray", 2),
         ]
-        assert all(arm["expected_seconds"] > 1 for arm in size["arms"])
     expected = [arm["expected_status"] for size in plan["sizes"] for arm in size["arms"]]
     assert expected == ["ok", "ok", "ok", "ok", "out_of_memory", "ok", "ok", "ok"]
     assert not (tmp_path / "runs").exists()
