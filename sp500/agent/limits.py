@@ -30,16 +30,14 @@ class Limits:
         """Raise LimitExceeded if there are as many jobs as allowed."""
         if unfinished >= self.jobs:
             raise LimitExceeded(
-                f"{unfinished} jobs of this project have not ended, and {self.jobs} are allowed (--max-jobs of sp500"
-                " mcp). Wait until one ends, or stop one"
+                f"{unfinished} jobs of this project have not ended (--max-jobs {self.jobs}). Wait for one, or stop one"
             )
 
     def check_disk(self, runs: Path) -> None:
         """Raise LimitExceeded if the folder of runs is larger than allowed."""
         if (size := folder_bytes(runs)) > self.disk_bytes:
             raise LimitExceeded(
-                f"the folder of runs holds {size / MIB:.0f} MiB, and {self.disk_bytes / MIB:.0f} MiB are allowed"
-                " (--max-disk of sp500 mcp). Ask the server's user to remove runs"
+                f"{size / MIB:.0f} MiB of runs (--max-disk {self.disk_bytes / MIB:.0f} MiB): its user must remove some"
             )
 
     def worker_memory(self, request: SubmitJob, workers: int, room: Resources) -> str:

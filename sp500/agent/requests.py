@@ -5,7 +5,7 @@ A request is checked here, before there is a queue or a process; what it leaves 
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -13,6 +13,7 @@ from sp500.agent import arguments, results
 from sp500.config import Frozen
 from sp500.errors import ConfigError
 from sp500.jobs.fields import Memory
+from sp500.jobs.spec import JobSpec
 from sp500.jobs.state import JobState
 from sp500.jobs.target import On
 from sp500.runs.experiments import DISTRIBUTED, Experiment
@@ -146,34 +147,15 @@ class EstimateSpeedup(Frozen):
         return workers
 
 
-class JobFields(TypedDict):
-    """Fields of a JobSpec that an agent may set."""
-
-    argv: tuple[str, ...]
-    workers: int
-    cpus: int | None
-    gpus: int
-    memory: str | None
-    expected: int | None
-    deadline: int | None
-
-
-def job(request: SubmitJob, *, here: bool) -> JobFields:
-    """Return the fields of the job; `here`: for this machine."""
+def job(request: SubmitJob, *, here: bool) -> JobSpec:
+    """Return the job; `here`: for this machine."""
     without_ray = here and request.experiment != "scale"
     workers = request.workers or (None if without_ray else 1)
     wide = ("--num-workers", str(workers)) if workers and request.experiment in DISTRIBUTED else ()
     # After the arguments: words after it would be its values.
     argv = ("python", f"experiments/{request.experiment}.py", *request.arguments, *wide)
-    return {
-        "argv": argv,
-        "workers": workers or 1,
-        "cpus": request.cpus,
-        "gpus": request.gpus,
-        "memory": request.memory,
-        "expected": request.expected,
-        "deadline": request.deadline,
-    }
+    shared = request.model_dump(include={"cpus", "gpus", "memory", "expected", "deadline"})
+    return JobSpec(argv=argv, workers=workers or 1, **shared)
 
 
 def check_workers(request: SubmitJob, most: float, where: str) -> None:

@@ -7,25 +7,20 @@ which may be more than the training, and it serves runs of earlier versions too.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import tyro
 from pydantic import Field
 
-from sp500.commands import folders
-from sp500.commands.verb import verb
-from sp500.config import Frozen
+from sp500.commands.verb import RunsFlags, verb
 from sp500.errors import ConfigError
 
 
-class Inputs(Frozen):
+class Inputs(RunsFlags):
     """Shuffle each feature and each day among the validation windows, and report what that adds to the loss."""
 
     run: Annotated[str, tyro.conf.Positional]
     """Name of a run of train or tune on prices."""
-    runs_dir: Path = Field(default_factory=folders.default_runs)
-    """Folder of the runs. $SP500_RUNS_DIR sets another default."""
     repeats: int = Field(3, gt=0)
     """Shuffles of each input."""
     windows: int = Field(4_000, ge=0)
@@ -35,8 +30,6 @@ class Inputs(Frozen):
     trust_source: bool = False
     """Run the Python files in the run's folder (source/), even if no command on this machine has used them. Only for
     runs you trust."""
-    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
-    """One JSON object on stdout."""
 
 
 def _measure(flags: Inputs) -> tuple[str, int]:

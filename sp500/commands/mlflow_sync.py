@@ -8,14 +8,12 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import tyro
 from pydantic import Field, model_validator
 
-from sp500.commands import folders, rate_table
-from sp500.commands.verb import verb
-from sp500.config import Frozen
+from sp500.commands import rate_table
+from sp500.commands.verb import RunsFlags, verb
 from sp500.console.output import printable
 from sp500.credentials import has_password, mask
 from sp500.errors import ConfigError
@@ -29,23 +27,19 @@ SECONDS = 10.0
 """Between two syncs of --follow."""
 
 
-class Sync(Frozen):
+class Sync(RunsFlags):
     """Copy runs to MLflow, one MLflow run each. A sync that was cut off is completed by the next one."""
 
     uri: str = Field(default_factory=lambda: os.environ.get("MLFLOW_TRACKING_URI") or "mlruns")
     """Address of a server, or a folder. Default: $MLFLOW_TRACKING_URI, or mlruns."""
     experiment: str = Field("sp500", min_length=1)
     """Experiment of MLflow. Give each folder of runs one of its own."""
-    runs_dir: Path = Field(default_factory=folders.default_runs)
-    """Folder of the runs. $SP500_RUNS_DIR sets another default."""
     follow: bool = False
     """Sync every 10 seconds until a signal."""
     weights: bool = False
     """Keep the weights of the best epoch among the artifacts."""
     rates: Path | None = None
     """Table of rates for the price of a run. Default: cluster/rates.yaml if it exists."""
-    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
-    """One JSON object on stdout."""
 
     @model_validator(mode="after")
     def _ends_with_one_object(self) -> Sync:
@@ -79,8 +73,7 @@ def _refuse_password(uri: str) -> None:
     """Refuse an address with a password. A validator's message would repeat it."""
     if has_password(uri) and uri != os.environ.get("MLFLOW_TRACKING_URI"):
         raise ConfigError(
-            "--uri: the address holds a password. Leave it out and set MLFLOW_TRACKING_USERNAME and "
-            "MLFLOW_TRACKING_PASSWORD, or set MLFLOW_TRACKING_URI in place of --uri"
+            "--uri: the address holds a password. Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead"
         )
 
 

@@ -8,17 +8,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 from pydantic import Field, model_validator
 
 from sp500 import errors
-from sp500.commands import folders
 from sp500.commands.cluster import transfer
-from sp500.commands.verb import Main
-from sp500.config import RUN_NAME, Frozen
+from sp500.commands.verb import Main, RunsFlags
+from sp500.config import RUN_NAME
 from sp500.console import arguments
 from sp500.console.output import run_command
 from sp500.errors import ConfigError, ResourcesError, SP500Error
@@ -36,19 +34,15 @@ POD_ERROR = re.compile(r"kubectl exec: (?P<kind>\w+): (?P<text>.*)\ncommand term
 """The error of the verb in the pod."""
 
 
-class ModelFlags(Frozen):
+class ModelFlags(RunsFlags):
     """Flags of every verb."""
 
-    runs_dir: Path = Field(default_factory=folders.default_runs)
-    """Folder of the runs. $SP500_RUNS_DIR sets another default."""
     on: Literal["local", "kuberay"] = "local"
     """kuberay: the models of a cluster's runs claim, through a pod that is deleted afterwards."""
     namespace: str = "sp500"
     """Namespace of --on kuberay."""
     context: str | None = None
     """Context of your kubeconfig for --on kuberay. Default: the current one."""
-    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
-    """One JSON object on stdout."""
 
 
 class List(ModelFlags):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
 
 import tyro
 from pydantic import Field
@@ -14,9 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sp500.commands import folders
-from sp500.commands.verb import verb
-from sp500.config import Frozen
+from sp500.commands.verb import RunsFlags, verb
 from sp500.console.output import printable
 from sp500.errors import ConfigError
 from sp500.formatting import NOTHING, seconds
@@ -24,15 +21,6 @@ from sp500.runs.record import RunRecord
 from sp500.runs.store import Run, RunStore
 
 COLUMNS = ("name", "experiment", "task", "model", "status", "ended", "time")
-
-
-class RunsFlags(Frozen):
-    """Flags of all verbs on runs."""
-
-    runs_dir: Path = Field(default_factory=folders.default_runs)
-    """Folder of all runs. $SP500_RUNS_DIR sets another default."""
-    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
-    """One JSON object on stdout."""
 
 
 class List(RunsFlags):

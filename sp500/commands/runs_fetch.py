@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import tyro
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import ConfigDict, field_validator
 
-from sp500.commands import folders
-from sp500.commands.verb import verb
-from sp500.config import Frozen, archive_uri
+from sp500.commands.verb import RunsFlags, verb
+from sp500.config import archive_uri
 from sp500.runs.store import RunStore
 
 
-class Fetch(Frozen):
+class Fetch(RunsFlags):
     """Copy a run, ended or not, from its archive (io.archive), verified by checksums.
 
     Exit code 1: a damaged version was left out.
@@ -27,10 +25,6 @@ class Fetch(Frozen):
     """Name of the run."""
     uri: Annotated[str, tyro.conf.arg(name="from")]
     """The archive: s3://BUCKET/PREFIX or file:///FOLDER. Credentials come from the environment."""
-    runs_dir: Path = Field(default_factory=folders.default_runs)
-    """Folder to fetch into. $SP500_RUNS_DIR sets another default."""
-    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
-    """One JSON object on stdout."""
 
     @field_validator("uri")
     @classmethod

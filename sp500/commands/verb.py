@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from pathlib import Path
+from typing import Annotated, TypeVar
 
-from pydantic import BaseModel
+import tyro
+from pydantic import BaseModel, Field
 
+from sp500.commands import folders
+from sp500.config import Frozen
 from sp500.console import arguments
 from sp500.console.output import run_command
 
 M = TypeVar("M", bound=BaseModel)
 Main = Callable[[Sequence[str]], int]
+
+
+class JsonFlags(Frozen):
+    """Flags of a verb that can answer to a program."""
+
+    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
+    """One JSON object on stdout."""
+
+
+class RunsFlags(JsonFlags):
+    """Flags of a verb on runs."""
+
+    runs_dir: Path = Field(default_factory=folders.default_runs)
+    """Folder of the runs. $SP500_RUNS_DIR sets another default."""
 
 
 def verb(name: str, model: type[M], act: Callable[[M], tuple[str, int]], hint: str = "") -> Main:

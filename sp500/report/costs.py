@@ -15,7 +15,7 @@ from sp500.formatting import NOTHING, fixed, money, percent, seconds, some
 from sp500.report.tables import Table, table
 from sp500.runs import cost, forecast
 from sp500.runs.cost import Cost, RateTable
-from sp500.runs.experiments import EXPERIMENTS, TITLES, Experiment
+from sp500.runs.experiments import EXPERIMENTS, TITLES, Experiment, Question
 from sp500.runs.record import RunRecord
 from sp500.runs.results import Basis, Forecast, ForecastRow
 from sp500.runs.usl import VARIES
@@ -75,7 +75,7 @@ class Costs:
 
 def of(records: Sequence[RunRecord], unended: Sequence[RunRecord], rates: RateTable | None) -> Costs:
     """Return the costs of ended runs and of those that left no record, and forecasts from them."""
-    asked = {name: forecast.Question(experiment=name) for name in EXPERIMENTS}
+    asked = {name: Question(experiment=name) for name in EXPERIMENTS}
     every = {name: forecast.forecast(records, question, rates) for name, question in asked.items()}
     ahead = {name: run_cost for name, run_cost in every.items() if run_cost["backtest"]}
     latest = {record.name: record for record in (*records, *unended)} if rates else {}

@@ -11,14 +11,15 @@ import hashlib
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from sp500.errors import ConfigError
 from sp500.machine.disk import append_durably
 
+T = TypeVar("T")
 LINE = re.compile(rb'(\{.*), "sha256": "([0-9a-f]{16})"\}')
 SEALED = re.compile(rb'(\{.*),\n "sha256": "([0-9a-f]{64})"\n\}\n', re.DOTALL)
 
@@ -44,17 +45,27 @@ def read_lines(path: Path) -> list[dict[str, object]]:
     return [_parse_line(path, number, line) for number, line in enumerate(data.split(b"\n")[:-1], 1)]
 
 
+def read_rows(path: Path, kind: type[T]) -> list[T]:
+    """Read the lines of a file as rows of a kind; none if there is no file. Raises ConfigError with file and line."""
+    rows, adapter = list[T](), TypeAdapter(kind)
+    for number, line in enumerate(read_lines(path), 1):
+        try:
+            rows.append(adapter.validate_python(line))
+        except ValidationError as error:
+            raise _line_error(path, number, str(error.errors()[0]["msg"])) from None
+    return rows
+
+
 def _parse_line(path: Path, number: int, line: bytes) -> dict[str, object]:
     match = LINE.fullmatch(line)
     if match is None or _digest(match[1] + b"}") != match[2].decode():
-        raise line_error(path, number, "its checksum does not match" if match else "it is not a result")
+        raise _line_error(path, number, "its checksum does not match" if match else "it is not a result")
     content = json.loads(match[1] + b"}")
     assert isinstance(content, dict)
     return content
 
 
-def line_error(path: Path, number: int, why: str) -> ConfigError:
-    """Return the error for one line."""
+def _line_error(path: Path, number: int, why: str) -> ConfigError:
     return ConfigError(
         f"{path}, line {number} is damaged: {why}. Remove the line and run again with --resume: what it held runs again"
     )

@@ -18,11 +18,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from sp500.config import Frozen, RunConfig
+from sp500.config import RunConfig
 from sp500.errors import ConfigError
 from sp500.runs import compare, cost, usl
 from sp500.runs.cost import Pods, RateTable
-from sp500.runs.experiments import Experiment
+from sp500.runs.experiments import Question
 from sp500.runs.record import RunRecord
 from sp500.runs.results import Backtest, Basis, Forecast, ForecastRow, LeftOut
 from sp500.runs.scaling import fixed_seconds
@@ -37,21 +37,6 @@ SAME, OTHER = 1.25, 2.0
 """How many times longer or shorter a job may take than runs with as many workers, and with another number of them."""
 APART = {"train": {"epochs": 1, "max_steps": 0, "early_stop_patience": 0}, "data": {"multiplier": 1}}
 """Settings in which runs of one law may differ: they decide on how many windows a run trains, and nothing else."""
-
-
-class Question(Frozen):
-    """A question about more workers."""
-
-    experiment: Experiment = "scale"
-    """Whose runs."""
-    workers: tuple[int, ...] = (1, 2, 4, 8, 16)
-    """Numbers of workers, above zero."""
-    size: int | None = None
-    """Windows to train on; None: as many as the newest run."""
-    node_type: str = ""
-    """Type of the table of rates that a worker's node is of. Default: that of the runs."""
-    spot: bool = False
-    """Whether workers are spot machines."""
 
 
 def forecast(records: Sequence[RunRecord], asked: Question, table: RateTable | None) -> Forecast:

@@ -245,8 +245,7 @@ class RunStore:
             if error.errno not in CLOSED:
                 raise
             raise ConfigError(
-                f"{run.path}: cannot be written ({error.strerror}): it is read-only or of another user. Choose another "
-                "--name or --runs-dir"
+                f"{run.path}: cannot be written ({error.strerror}). Choose another --name or --runs-dir"
             ) from error
         with held:
             taken = not resume and (run.path / "config.yaml").exists()
@@ -336,8 +335,7 @@ def _check_owner(path: Path) -> None:
     mine = (path / ".holder").stat().st_uid
     for owner in {path.lstat().st_uid, path.stat().st_uid} - {mine}:
         raise ConfigError(
-            f"{path} belongs to user {owner}, who could lead what this run writes to other files; this is user {mine}. "
-            "Choose another --name or --runs-dir, or copy the folder"
+            f"{path} belongs to user {owner}, and this is user {mine}. Choose another --name or --runs-dir, or copy it"
         )
 
 

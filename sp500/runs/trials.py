@@ -12,12 +12,12 @@ from __future__ import annotations
 import math
 from datetime import datetime
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field
 
 from sp500.errors import ConfigError, SP500Error
-from sp500.runs.checksums import append_line, line_error, read_lines
+from sp500.runs.checksums import append_line, read_rows
 from sp500.runs.record import Plain
 from sp500.runs.results import Overrides
 
@@ -99,22 +99,9 @@ class Asked(Plain):
     """Number of results that the suggester knew: the first ones of trials.jsonl."""
 
 
-R = TypeVar("R", bound=Plain)
-
-
 def read_trials(folder: Path) -> list[TrialResult]:
     """Return the results in the order that they came. Raises ConfigError for a damaged line."""
-    return _read(folder / FILE, TrialResult)
-
-
-def _read(path: Path, kind: type[R]) -> list[R]:
-    rows = []
-    for number, line in enumerate(read_lines(path), 1):
-        try:
-            rows.append(kind.model_validate(line))
-        except ValidationError as error:
-            raise line_error(path, number, str(error.errors()[0]["msg"])) from None
-    return rows
+    return read_rows(folder / FILE, TrialResult)
 
 
 class Ledger:
@@ -132,8 +119,8 @@ class Ledger:
         self.results = {result.id: result for result in results}
         self.rerun = len(results) - len(self.results)
         """Results of configs that had one before: nothing should run twice."""
-        self.decisions = _read(folder / RUNGS, RungDecision)
-        self.asked = _read(folder / ASKED, Asked)
+        self.decisions = read_rows(folder / RUNGS, RungDecision)
+        self.asked = read_rows(folder / ASKED, Asked)
 
     def add(self, result: TrialResult) -> None:
         """Append a result; it is on the disk when this returns."""

@@ -99,8 +99,7 @@ def data_axes(searched: Space) -> dict[str, Choice]:
 
     if losses := [name for name, axis in searched.axes.items() if name in DECIDE_LOSS and axis.count != 1]:
         raise ConfigError(
-            f"search space {searched.name}: {losses[0]} decides what a validation loss is, so that values cannot be "
-            "ranked; set it for the whole search"
+            f"search space {searched.name}: {losses[0]} decides what a validation loss is; set it for the whole search"
         )
     axes = {name: axis for name, axis in searched.axes.items() if name.startswith(DECIDE_DATA)}
     listed = {name: axis for name, axis in axes.items() if isinstance(axis, Choice)}
@@ -133,9 +132,8 @@ def list_alone(planned: Plan, config: RunConfig) -> str:
     kinds = ", ".join(sorted({config.model.kind for config in alone}))
     if len(alone) == len(trials):
         raise ConfigError(
-            f"halving: stops members of packs, and no two configs of space {planned.space.name} ({kinds}) train "
-            "together. Linear models and MLPs do, of the tasks returns, direction and synthetic, with --pack 2 or more "
-            "and several configs of one shape. Leave out --halving, or search such a space"
+            f"halving: no two configs of space {planned.space.name} ({kinds}) train together in a pack, as linear "
+            "models and MLPs of one shape do. Leave out --halving, or search such a space"
         )
     return f"{len(alone)} of {len(trials)} configs ({kinds}) train alone and are never stopped" if alone else ""
 

@@ -106,10 +106,7 @@ class SearchSettings(Experiment):
         if self.io.run_name and len(self.io.run_name) > 63 - len("-sequential"):
             raise ValueError("io.run_name: at most 52 characters, since --mode all adds the arm to it")
         if self.halving == 1 or (self.halving and (self.mode in {"sequential", "all"} or self.pack in {"off", "1"})):
-            raise ValueError(
-                "halving: stops members of packs, so it needs 2 or more, packs of 2 or more (--pack), and --mode "
-                "packed or ray"
-            )
+            raise ValueError("halving: needs 2 or more, packs of 2 or more (--pack), and --mode packed or ray")
         if self.workers_per_trial and self.model.estimator:
             raise ValueError(f"workers_per_trial: {explain_alone(self.model.kind)}; leave it out")
         if self.workers_per_trial and self.mode not in {"ray", "auto"}:
@@ -117,15 +114,11 @@ class SearchSettings(Experiment):
         if self.stop != "none" and (self.halving or self.pack not in {"auto", "off"}):
             raise ValueError("stop: each config trains alone, so not with --halving or --pack N, which are for packs")
         if self.stop != "none" and self.stop_first >= self.train.epochs:
-            raise ValueError(
-                f"stop_first: {self.stop_first} is not below train.epochs {self.train.epochs}, so no config could be "
-                "stopped; lower it"
-            )
+            raise ValueError(f"stop_first: {self.stop_first} is not below train.epochs {self.train.epochs}; lower it")
         others = (self.halving, self.trial_timeout, self.trial_memory, self.train.per_worker_batch)
         if self.workers_per_trial and (any(others) or self.stop != "none"):
             raise ValueError(
-                "workers_per_trial: not with --halving, --stop, --trial-timeout, --trial-memory or "
-                "--train.per-worker-batch, which reach one process and not the workers of a trial"
+                "workers_per_trial: not with --halving, --stop, --trial-timeout, --trial-memory or per_worker_batch"
             )
         return self
 

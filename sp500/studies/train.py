@@ -21,7 +21,6 @@ from sp500.formatting import size
 from sp500.machine.disk import write_atomic
 from sp500.machine.memory import PeakMemory
 from sp500.models import catalog as models
-from sp500.runs.details import Breakdown
 from sp500.runs.record import EpochMetrics, RunRecord, make_record, process_start
 from sp500.runs.results import Metrics, SeedRow
 from sp500.runs.store import Run
@@ -77,7 +76,8 @@ def train(
     _add_sample(task, model, dataset, metrics, run)
     own: SeedRow = {"seed": config.train.seed, "best_epoch": result.best_epoch, "test": metrics["test"]}
     facts: dict[str, object] = {"metrics": metrics, "peak_memory_bytes": largest, "refit": refitted}
-    facts |= {"breakdown": _break_down(task, result, dataset, metrics["test"])}
+    if isinstance(task, Detailed):
+        facts |= {"breakdown": task.break_down(result.outputs["test"], dataset, metrics["test"])}
     facts |= {"throughput": describe(cost, result, config), "seeds": [own, *others] if others else None}
     return record.model_copy(update=facts)
 
@@ -99,8 +99,7 @@ def warn_disk_use(cost: ModelCost | None, config: RunConfig, dataset: Dataset, r
     free = shutil.disk_usage(run.path).free
     if cost.checkpoint_bytes > free:
         raise DiskError(
-            f"a checkpoint needs {size(cost.checkpoint_bytes)} and {run.path} has {size(free)} free: make room, or "
-            "choose another --runs-dir"
+            f"a checkpoint needs {size(cost.checkpoint_bytes)} and {run.path} has {size(free)} free: make room there"
         )
     if most >= MUCH_DISK:
         short = " (train.keep decides how many stay)" if most > free else ""
@@ -161,10 +160,6 @@ def run_record(
         best_epoch=result.best_epoch,
         stages=len(result.epochs) if models.is_estimator(config.model, dataset) else None,
     )
-
-
-def _break_down(task: Task, result: FitResult, dataset: Dataset, scores: Metrics) -> Breakdown | None:
-    return task.break_down(result.outputs["test"], dataset, scores) if isinstance(task, Detailed) else None
 
 
 def judge(task: Task, dataset: Dataset, result: FitResult, config: RunConfig, run: Run) -> Metrics:

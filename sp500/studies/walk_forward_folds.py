@@ -14,13 +14,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean, stdev
 
-from pydantic import TypeAdapter, ValidationError
-
 from sp500.config import RunConfig
 from sp500.data.folds import Folds
 from sp500.data.windows import Dataset
 from sp500.errors import ConfigError, SP500Error, attempt
-from sp500.runs.checksums import append_line, line_error, read_lines
+from sp500.runs import checksums
+from sp500.runs.checksums import append_line, read_lines
 from sp500.runs.record import RunRecord, make_record, process_start
 from sp500.runs.results import FoldDates, FoldRow, Metrics, Spread
 from sp500.runs.store import Run
@@ -30,7 +29,6 @@ from sp500.training.fitting import fit_model
 from sp500.training.loop import FitResult
 from sp500.training.worker import SoloWorker, device
 
-FOLD_ROW = TypeAdapter(FoldRow)
 Keep = Callable[[FoldRow], None]
 
 
@@ -83,18 +81,9 @@ def read_rows(path: Path, sha256: str) -> dict[int, FoldRow]:
 
     A line cut off by a kill counts for nothing. Raises ConfigError for a damaged line or folds on other prices.
     """
-    lines = read_lines(path)
-    if any(line["data"] != sha256 for line in lines):
+    if any(line["data"] != sha256 for line in read_lines(path)):
         raise ConfigError(f"{path} holds folds on other prices than now; choose another --name")
-    rows = [_row(path, number, line) for number, line in enumerate(lines, 1)]
-    return {row["fold"]: row for row in rows if row["status"] == "ok"}
-
-
-def _row(path: Path, number: int, line: dict[str, object]) -> FoldRow:
-    try:
-        return FOLD_ROW.validate_python(line)
-    except ValidationError as error:
-        raise line_error(path, number, str(error.errors()[0]["msg"])) from None
+    return {row["fold"]: row for row in checksums.read_rows(path, FoldRow) if row["status"] == "ok"}
 
 
 def summary(rows: Sequence[FoldRow]) -> Metrics:

@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import Literal
 
 import yaml
-from pydantic import TypeAdapter, ValidationError
 
 from sp500.errors import ConfigError
 from sp500.formatting import flatten, size
 from sp500.machine.disk import file_digest
-from sp500.runs.checksums import line_error, read_lines
+from sp500.runs.checksums import read_rows
 from sp500.runs.cost import RateTable, cost
 from sp500.runs.record import EpochMetrics, RunRecord
 from sp500.runs.results import FoldRow
@@ -32,7 +31,6 @@ from sp500.runs.trials import Ledger, TrialResult
 
 Status = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
 STATUS: Mapping[str, Status] = {"ok": "FINISHED", "out_of_memory": "FAILED", "failed": "FAILED", "stopped": "KILLED"}
-FOLD_ROW = TypeAdapter(FoldRow)
 SCALARS = (
     *("best_loss", "untrained_loss", "best_epoch", "samples", "samples_per_second", "warm_samples_per_second"),
     *("peak_memory_bytes", "peak_worker_bytes"),
@@ -139,7 +137,9 @@ def read_entries(run: Run, *, rates: RateTable | None = None, weights: bool = Fa
         files=_files(run.path, weights=weights),
     )
     trials = [_make_trial(own, trial) for trial in Ledger(run.path).results.values()]
-    return [own, *trials, *(_make_fold(own, row) for row in _folds(run.path))]
+    # Of a fold that failed and was tried again the last.
+    folds = {row["fold"]: row for row in read_rows(run.path / "folds.jsonl", FoldRow)}
+    return [own, *trials, *(_make_fold(own, folds[number]) for number in sorted(folds))]
 
 
 def _make_trial(own: Entry, trial: TrialResult) -> Entry:
@@ -188,17 +188,6 @@ def _make_fold(own: Entry, row: FoldRow) -> Entry:
     )
 
 
-def _folds(folder: Path) -> list[FoldRow]:
-    path, rows = folder / "folds.jsonl", dict[int, FoldRow]()
-    for number, line in enumerate(read_lines(path), 1):
-        try:
-            row = FOLD_ROW.validate_python(line)
-        except ValidationError as error:
-            raise line_error(path, number, str(error.errors()[0]["msg"])) from None
-        rows[row["fold"]] = row  # of a fold that failed and was tried again the last
-    return [rows[number] for number in sorted(rows)]
-
-
 def _make_points(epochs: Sequence[EpochMetrics], last: datetime) -> tuple[list[Point], int]:
     """Return a point per epoch and number, and how many were not finite.
 
@@ -237,11 +226,8 @@ def _place(numbers: Iterator[tuple[str, float | None]], step: int, when: datetim
     pairs = list(numbers)
     finite = {_key(name): float(value) for name, value in pairs if value is not None and math.isfinite(value)}
     missing = sum(value is None or not math.isfinite(value) for _, value in pairs)
-    return [Point(name, value, step, _milliseconds(when)) for name, value in finite.items()], missing
-
-
-def _milliseconds(when: datetime) -> int:
-    return round(when.timestamp() * 1000)
+    time_ms = round(when.timestamp() * 1000)
+    return [Point(name, value, step, time_ms) for name, value in finite.items()], missing
 
 
 def _key(name: str) -> str:

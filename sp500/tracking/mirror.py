@@ -110,8 +110,7 @@ class Mirror:
         attempts = [run.tags.get(ATTEMPT, own.attempt) for run in self._kept.get((own.run, ""), ())]
         if any(datetime.fromisoformat(attempt) > datetime.fromisoformat(own.attempt) for attempt in attempts):
             raise ConfigError(
-                f"run {own.run!r}: MLflow holds a later run of that name, from another folder. Give each folder an "
-                "--experiment of its own"
+                f"run {own.run!r}: MLflow holds a later run of that name, from another folder. Use another --experiment"
             )
         parent, state, points = self._put(own, "")
         for part in parts:
@@ -372,8 +371,7 @@ def _explain_errors() -> Iterator[None]:
         raise Unreachable(f"MLflow: {_short(str(error))}") from error
     except (SQLAlchemyError, CommandError) as error:  # of alembic, for revisions that it does not know
         raise ResourcesError(
-            f"MLflow cannot use its database ({_short(str(error))}): expected one that this version of MLflow made. "
-            "Give --uri another folder or address, or install the version that made it"
+            f"MLflow cannot use its database, of another version ({_short(str(error))}). Give another --uri"
         ) from error
     except ModuleNotFoundError as error:
         raise ResourcesError(

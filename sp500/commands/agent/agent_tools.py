@@ -23,6 +23,7 @@ from sp500.jobs import client
 from sp500.jobs.queue import settings as queue_settings
 from sp500.jobs.queue.job import Job
 from sp500.jobs.queue.queue import Queue
+from sp500.jobs.spec import JobSpec
 from sp500.jobs.state import Role
 from sp500.jobs.target import Target, find
 from sp500.report import costs
@@ -63,9 +64,11 @@ def submit_job(context: AgentContext, request: requests.SubmitJob) -> Answer:
     if outside := [value for value in request.values if not (folder / value).resolve().is_relative_to(folder)]:
         raise ConfigError(f"arguments: {outside[0]} leads out of the project by a link; name a file inside it")
     if target.is_here:  # a cluster's image and runs may be others
-        _check_flags(job["argv"][1:])
+        _check_flags(job.argv[1:])
     place_flags = {key: value for key, value in context.flags.items() if key != "namespace" or target.makes_cluster}
-    flags = submit.flags_with_options()(**place_flags, **job, on=on, project=context.project)
+    flags = submit.flags_with_options()(
+        **place_flags, **job.model_dump(exclude_unset=True), on=on, project=context.project
+    )
     (submitted,) = submit.submit_jobs(flags, [flags.spec()], for_agent=True)
     follow = [f"{tool} {submitted.job.id}" for tool in ("job_status", "job_logs", "stop_job")]
     return text.text(replace(submitted, follow=follow)), submitted.plain()
@@ -167,8 +170,8 @@ def _describe(context: AgentContext, job: Job) -> Answer:
     return status.text(context.queue, job, state, progress, lines), answer
 
 
-def _apply_limits(context: AgentContext, request: requests.SubmitJob, target: Target) -> requests.JobFields:
-    """Return the fields of the job, within the limits of this server and of the place. Raises SP500Error."""
+def _apply_limits(context: AgentContext, request: requests.SubmitJob, target: Target) -> JobSpec:
+    """Return the job, within the limits of this server and of the place. Raises SP500Error."""
     context.limits.check_jobs(sum(job.project == context.project for job in context.queue.ledger.jobs(unfinished=True)))
     context.limits.check_disk(context.runs)
     requests.check_workers(request, *_most(context, target, request))
@@ -176,7 +179,7 @@ def _apply_limits(context: AgentContext, request: requests.SubmitJob, target: Ta
     if not target.is_here:
         return job
     room = client.read_settings(context.queue.folder).room(target.name, queue_settings.machine())
-    return {**job, "memory": context.limits.worker_memory(request, job["workers"], room)}
+    return job.model_copy(update={"memory": context.limits.worker_memory(request, job.workers, room)})
 
 
 def _most(context: AgentContext, target: Target, request: requests.SubmitJob) -> tuple[float, str]:
@@ -188,8 +191,7 @@ def _most(context: AgentContext, target: Target, request: requests.SubmitJob) ->
     uncounted = [name for name in ("cpus", "gpus", "memory") if getattr(request, name) and getattr(room, name) == inf]
     if uncounted:
         raise ConfigError(
-            f"{', '.join(uncounted)}: the capacity of {on} is not configured; leave it out, and workers are those of "
-            f"the cluster, or write it into capacity: {{{on}: ...}} of {file}"
+            f"{', '.join(uncounted)}: leave it out, or write what {on} has into capacity: {{{on}: ...}} of {file}"
         )
     if room.cpus < inf:
         return room.cpus // cpus, f"the capacity of {on} ({room.text()})"

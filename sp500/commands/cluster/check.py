@@ -10,8 +10,7 @@ from typing import Annotated
 
 import tyro
 
-from sp500.commands.verb import verb
-from sp500.config import Frozen
+from sp500.commands.verb import JsonFlags, verb
 from sp500.errors import ConfigError
 from sp500.formatting import some
 from sp500.jobs.manifests.manifest import section
@@ -22,7 +21,7 @@ from sp500.schema import read_documents
 BROKEN = 2
 
 
-class Check(Frozen):
+class Check(JsonFlags):
     """Check RayClusters, RayJobs and RayServices against rules of the KubeRay operator and of this project.
 
     Nothing is sent. Documents of other kinds are skipped. Types, unknown fields, a RayJob's own fields and those that
@@ -31,8 +30,6 @@ class Check(Frozen):
 
     files: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """YAML files; - reads stdin: kubectl kustomize cluster/overlays/gpu | sp500 cluster check -"""
-    json_output: Annotated[bool, tyro.conf.arg(name="json")] = False
-    """One JSON object on stdout, with the `violations` of each document."""
 
 
 @dataclass(frozen=True)

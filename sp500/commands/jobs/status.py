@@ -44,7 +44,9 @@ def text(queue: Queue, job: Job, status: JobStatus | None, progress: RunProgress
     """Return the same for a reader, above the last lines of its log."""
     pending = [notice for notice in queue.ledger.notices() if notice.message["id"] == job.id]
     budgets = client.read_settings(queue.folder).budgets
-    return "\n".join([*_head(job, status, progress, pending, budgets), *_history(queue, job), *_indent("log", lines)])
+    history = [f"{clock(at)}  {state}: {reason}" for at, state, reason in queue.ledger.events(job.id)]
+    head = _head(job, status, progress, pending, budgets)
+    return "\n".join([*head, *_indent("history", history), *_indent("log", lines)])
 
 
 def _head(
@@ -79,10 +81,6 @@ def _head(
             f"{role} {replicas.ready}/{replicas.wanted}" for role, replicas in status.replicas.items()
         )
     return [job.id, *(f"  {key:<10} {value}" for key, value in rows.items())]
-
-
-def _history(queue: Queue, job: Job) -> list[str]:
-    return _indent("history", [f"{clock(at)}  {state}: {reason}" for at, state, reason in queue.ledger.events(job.id)])
 
 
 def _indent(title: str, lines: Sequence[str]) -> list[str]:

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sp500.errors import RunExists
-from sp500.runs import versions
+from sp500.runs import checksums, versions
 from sp500.runs.archive.layout import LISTING, RECORD, UNANSWERED, Archived, Listing, by_folder, versions_in
 from sp500.runs.store import Run
 from sp500.runs.versions import Manifest, Version
@@ -190,7 +190,7 @@ class Copier:
         return Listing(run=self._run.name, fingerprint=self._fingerprint, files=dict(self._files))
 
     def _write_listing(self, archive: Archived, listing: Listing) -> None:
-        archive.write_listing(listing)
+        archive.write(LISTING, checksums.seal(listing).encode())
         self._listing = listing
 
     def _local_versions(self) -> set[str]:

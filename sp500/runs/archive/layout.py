@@ -82,10 +82,6 @@ class Archived:
         """Write a small file into the archive."""
         self.folder.upload(io.BytesIO(data), name)
 
-    def write_listing(self, listing: Listing) -> None:
-        """Write the listing into the archive."""
-        self.write(LISTING, checksums.seal(listing).encode())
-
     def manifest(self, version: str) -> Manifest:
         """Read the manifest of a version, such as checkpoints/epoch-00007. Raises one of versions.DAMAGE."""
         place = f"{version}/{versions.MANIFEST}"
