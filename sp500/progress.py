@@ -46,8 +46,8 @@ class RunProgress:
     """Time when the last one ended, or this attempt began."""
 
     def eta_seconds(self, now: float) -> float | None:
-        """Return the seconds until `ends`, at least 0."""
-        return None if self.ends is None else max(self.ends - now, 0.0)
+        """Return the seconds until `ends`; None if that has passed: what runs is slower than before, or hangs."""
+        return None if self.ends is None or now > self.ends else self.ends - now
 
     def line(self, text: str) -> str:
         """Return the line of a log, in which `text` says more; rates and losses to at least three digits."""

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure as Canvas
 from sp500 import formatting
 from sp500.errors import ConfigError
 from sp500.report import page
-from sp500.report.plot_style import BLUE, GREY, SMALL, Figure, Look, apply_style, render
+from sp500.report.plot_style import BLUE, GREY, SMALL, Figure, Look, apply_style, render, without_pixels
 from sp500.report.section import Runs, read_runs
 from sp500.runs import progress
 from sp500.runs.cost import RateTable
@@ -49,9 +49,10 @@ class LivePage:
         """Return the page as the folder is now."""
         runs = read_runs(self._store, self._rates, names=self._names, project=self._project)
         ended = [(record.name, record.finished) for record in runs.records]
-        if self._report is None or ended != self._ended:
-            self._report, self._ended = page.compose(runs, self._store.root), ended
-        return page.draw(runs, self._report, list_live(self._store, runs))
+        with without_pixels():
+            if self._report is None or ended != self._ended:
+                self._report, self._ended = page.compose(runs, self._store.root), ended
+            return page.draw(runs, self._report, list_live(self._store, runs))
 
 
 def list_live(store: RunStore, runs: Runs) -> list[LiveRun]:
@@ -73,8 +74,11 @@ def _describe(store: RunStore, record: RunRecord) -> LiveRun:
     _, done = known
     parts = [done.counted]
     parts += [] if done.best_loss is None else [f"best validation loss {done.best_loss:.6g}"]
-    left = done.eta_seconds(time.time())
-    parts += [f"{formatting.seconds(left)} left"] if state == "running" and left is not None else []
+    now = time.time()
+    left = done.eta_seconds(now)
+    if state == "running":
+        parts += [f"the last {formatting.seconds(now - done.updated)} ago"] if done.done else []
+        parts += [] if left is None else [f"{formatting.seconds(left)} left"]
     text = f"{', '.join(parts)}."
     return LiveRun(record.name, state, text, _draw(record.name, done.kind, losses))
 

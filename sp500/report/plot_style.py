@@ -10,6 +10,7 @@ import io
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from html import escape
 from statistics import median
@@ -34,8 +35,8 @@ VERDICT = {"better": BLUE, "worse": ORANGE}
 WIDTH, WIDE, SMALL, LETTER = 7.7, 12.2, 3.5, 0.068
 LABEL = 0.45
 """Share of a chart's width that a label may take."""
-PIXELS = 160
-"""Of a PNG, per inch."""
+PIXELS = ContextVar("pixels", default=160)
+"""Of a PNG, per inch; 0: none is drawn."""
 FAR = 6
 """Intervals are clipped at as many times the middle reach of all."""
 PLAIN = {"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.85}
@@ -86,6 +87,7 @@ class Figure:
     svg: str
     caption: str
     png: bytes
+    """Empty if it was not wanted: `without_pixels`."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,16 @@ def apply_style() -> Iterator[None]:
 
     with mpl.rc_context(STYLE):
         yield
+
+
+@contextmanager
+def without_pixels() -> Iterator[None]:
+    """Draw no PNG, which takes as long as all the rest, for a page that shows none."""
+    token = PIXELS.set(0)
+    try:
+        yield
+    finally:
+        PIXELS.reset(token)
 
 
 def canvas(
@@ -156,6 +168,11 @@ def bar(
     axes.spines["bottom"].set_visible(False)
 
 
+def move_behind(text: str, value: float, line: float, per_inch: float) -> float | None:
+    """Return the place of a bar's number if it is not the bar's end: behind a line that would cross it."""
+    return line if value <= line < value + (LETTER * len(text) + 0.1) * per_inch else None
+
+
 @apply_style()
 def draw_bars(
     name: str, bars: Sequence[Bar], caption: str, *, width: float = WIDTH, line: tuple[float, str] | None = None
@@ -169,9 +186,7 @@ def draw_bars(
     room = axes.get_position().width * width
     most = max(*(item.value for item in bars), line[0] if line else 0.0)
     for place, item in enumerate(bars):
-        # A number that the line would cross is written behind it.
-        end = item.value + (LETTER * len(item.text) + 0.1) * most / room
-        at = line[0] if line and item.value <= line[0] < end else None
+        at = move_behind(item.text, item.value, line[0], most / room) if line else None
         bar(axes, place, item.value, item.text, item.color, hollow=item.hollow, at=at)
     if line:
         value, text = line
@@ -237,7 +252,8 @@ def render(chart: Canvas, name: str, caption: str) -> Figure:
     # The salt keeps the ids of two drawings on one page apart, and the same from one report to the next.
     with mpl.rc_context({"svg.hashsalt": name}):
         chart.savefig(file, format="svg", transparent=True, metadata=nothing)
-    chart.savefig(pixels, format="png", dpi=PIXELS, facecolor="white", metadata={"Software": None})
+    if dpi := PIXELS.get():
+        chart.savefig(pixels, format="png", dpi=dpi, facecolor="white", metadata={"Software": None})
     svg = file.getvalue()
     svg = re.sub(r' xmlns(:xlink)?="[^"]*"', "", svg[svg.index("<svg") :])
     labelled = svg.replace("<svg", f'<svg role="img" aria-label="{escape(caption)}"', 1)

@@ -20,9 +20,8 @@ def test_training_is_shown_as_running_and_after_a_kill_as_killed(command, tmp_pa
         for epoch in (2, 4):
             until_epoch(process, tmp_path / "going", epoch)
             html = page()
-            counts += map(
-                int, re.findall(r"<p>epoch (\d+)/200, best validation loss [\d.]+, [\d.]+ \w+ left\.</p>", html)
-            )
+            done = r"<p>epoch (\d+)/200, best validation loss [\d.]+, the last [\d.]+ s ago, [\d.]+ \w+ left\.</p>"
+            counts += map(int, re.findall(done, html))
             assert '<p class="number running">running</p>' in html
             assert 'aria-label="Validation loss of each epoch of going so far."' in html
     finally:

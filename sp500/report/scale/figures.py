@@ -25,6 +25,7 @@ from sp500.report.plot_style import (
     apply_style,
     bar,
     canvas,
+    move_behind,
     render,
 )
 from sp500.report.scale.results import PLACE, Row, Scale, at, by_arm, needed_bytes, rate
@@ -68,7 +69,10 @@ def bars(scale: Scale) -> Figure:
     room = left.get_position()
     right = chart.add_axes((room.x1 + 1.0 / WIDTH, room.y0, room.width, room.height))
     right.set(yticks=[], ylim=left.get_ylim())
-    looks = _looks(scale.rows)
+    looks, limit = _looks(scale.rows), scale.rows[0]["memory_limit_bytes"]
+    largest = max(needed_bytes(row) or row["peak_memory_bytes"] or 0 for row in scale.rows)
+    lacked = any(map(needed_bytes, scale.rows))
+    most = max(limit, 1.02 * largest) * (1.2 if lacked else 1)  # what was lacked is in longer words
     for place, row in enumerate(scale.rows):
         state = "" if row["status"] == "ok" else formatting.outcome(row["status"])
         color = looks[row["label"]]["color"]
@@ -77,14 +81,13 @@ def bars(scale: Scale) -> Figure:
         if needed := needed_bytes(row):
             bar(right, place, needed, _need(row), color, hollow=True)
         else:
-            bar(right, place, 0 if state else memory or 0, state or formatting.size(memory), color)
+            peak, text = 0 if state else memory or 0, state or formatting.size(memory)
+            bar(right, place, peak, text, color, at=move_behind(text, peak, limit, most / room.width / WIDTH))
     where = at(scale.rows[0]["multiplier"])
     for axes, title in ((left, f"windows per second, {where}"), (right, f"peak memory, {where}")):
         axes.set_title(title, loc="left", fontsize=9, color=MUTED)
     caption = "Training windows per second, and peak memory of the largest process, or node of Ray."
-    limit = scale.rows[0]["memory_limit_bytes"]
-    lacked = any(map(needed_bytes, scale.rows))
-    right.set_xlim(0, max(limit, right.get_xlim()[1]) * (1.2 if lacked else 1))  # its words are longer
+    right.set_xlim(0, most)
     caption += " Hollow: what a run that ran out of memory would have needed." if lacked else ""
     right.axvline(limit, color=INK, linestyle="--", linewidth=0.9)
     caption += f" Dashed: the budget of a node, {formatting.size(limit)}."
