@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 NOTHING = "-"
@@ -132,9 +134,24 @@ def gap(value: float | None) -> str:
     return f"{digit}e{power}" if digit < 10 else f"1e{power + 1}"
 
 
-def some(count: int, noun: str) -> str:
-    """Return '1 model', '2 models'."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+def some(count: float, noun: str) -> str:
+    """Return '1 model', '2 models', '0.5 CPUs'."""
+    return f"{int(count) if count == int(count) else count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def name_command(verb: str, flags: str = "") -> str:
+    """Return the command of an experiment, as a hint: of the kind that the user began this process with.
+
+    `sp500 train` is there however the package was installed, `python experiments/train.py` in a clone only.
+    """
+    main = Path(getattr(sys.modules["__main__"], "__file__", None) or "sp500")
+    script = main.with_name(f"{verb.replace('-', '_')}.py")
+    command = (
+        f"python experiments/{script.name}"
+        if script.is_file() and main.parent.name == "experiments"
+        else f"sp500 {verb}"
+    )
+    return f"{command} {flags}".strip()
 
 
 def join(items: Sequence[str]) -> str:

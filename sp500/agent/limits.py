@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sp500.agent.requests import SubmitJob
 from sp500.errors import ConfigError, LimitExceeded
+from sp500.formatting import some
 from sp500.jobs.fields import LEAST_MEMORY
 from sp500.jobs.resources import Resources
 from sp500.machine.units import size_bytes
@@ -30,7 +31,7 @@ class Limits:
         """Raise LimitExceeded if there are as many jobs as allowed."""
         if unfinished >= self.jobs:
             raise LimitExceeded(
-                f"{unfinished} jobs of this project have not ended (--max-jobs {self.jobs}). Wait for one, or stop one"
+                f"this project has {some(unfinished, 'unfinished job')} (--max-jobs {self.jobs}). Wait for one, or stop one"
             )
 
     def check_disk(self, runs: Path) -> None:
@@ -49,8 +50,8 @@ class Limits:
         each = size_bytes(request.memory) if request.memory else most // workers
         if each * workers > most or each < LEAST_MEMORY:
             raise ConfigError(
-                f"memory: {workers} workers of {each / MIB:.0f} MiB; each needs {LEAST_MEMORY // MIB} MiB or more, and"
-                f" one job may have {most / MIB:.0f} MiB on this machine (--max-memory of sp500 mcp)"
+                f"memory: {some(workers, 'worker')} of {each / MIB:.0f} MiB; each needs {LEAST_MEMORY // MIB} MiB or"
+                f" more, and one job may have {most / MIB:.0f} MiB on this machine (--max-memory of sp500 mcp)"
             )
         return request.memory or f"{each // MIB}MiB"
 

@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from sp500.agent import arguments, results
 from sp500.config import Frozen
 from sp500.errors import ConfigError
+from sp500.formatting import some
 from sp500.jobs.fields import Memory
 from sp500.jobs.spec import JobSpec
 from sp500.jobs.state import JobState
@@ -163,5 +164,5 @@ def check_workers(request: SubmitJob, most: float, where: str) -> None:
     if most < 1:
         raise ConfigError(f"cpus: {request.cpus or 1} for one worker are more than {where} holds; use fewer")
     if (request.workers or 1) > most:
-        each = f", each of {request.cpus} CPUs," if request.cpus else ""
+        each = f", each of {some(request.cpus, 'CPU')}," if request.cpus else ""
         raise ConfigError(f"workers: {request.workers}{each} are more than {where} holds; use 1 to {most:.0f}")

@@ -24,7 +24,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
 OWN = "a task of your own may return it from `optimizer(self, model, config)`"
 REFUSED = {
     "lbfgs": "it computes the loss several times in a step, and a step here computes it once; use "
-    "train.py --command for a program of your own",
+    "--command for a program of your own",
     "sparseadam": "it is for sparse gradients, which are not averaged over workers",
     "asgd": "its averaged weights are not evaluated; use sgd with --train.ema",
     "rprop": f"it needs the gradient of the whole training set in each step; {OWN}",

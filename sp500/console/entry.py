@@ -27,6 +27,7 @@ from sp500.console.output import run_command
 from sp500.credentials import mask
 from sp500.errors import ConfigError
 from sp500.execution import Experiment, Runnable
+from sp500.formatting import join, some
 from sp500.jobs.spec import PROJECT, WORLD_SIZE
 from sp500.plugins.admission import lies_in_run
 from sp500.plugins.source import make_absolute
@@ -115,7 +116,9 @@ def run_experiment(
 
 def _tell(config: RunFlags, outline: Mapping[str, object]) -> str:
     """Return what a dry run shows: six lines, and what the experiment itself adds."""
-    where = f"Ray, {config.num_workers} workers" if config.num_workers else "this process"
+    workers: Any = config.num_workers  # of scale several numbers
+    *counts, last = workers if isinstance(workers, tuple) else (workers,)
+    where = f"Ray, {join([*map(str, counts), some(last, 'worker')])}" if workers else "this process"
     lines = {
         "run": outline["run"],
         "folder": outline["folder"],

@@ -26,6 +26,7 @@ from ray.exceptions import RpcError
 
 from sp500.config import Frozen
 from sp500.errors import ConfigError, ResourcesError, undo_on_error
+from sp500.formatting import some
 
 WORKERS_VARIABLE = "SP500_CLUSTER_WORKERS"
 # Set by the operator, spelled like this, on the head of a cluster that has an autoscaler.
@@ -229,8 +230,8 @@ def covers(have: Shares, wanted: Shares) -> bool:
 
 def describe(shares: Shares) -> str:
     """Return CPUs and GPUs as text, and nodes if they are given."""
-    text = f"{shares.get('CPU', 0.0):g} CPUs and {shares.get('GPU', 0.0):g} GPUs"
-    return f"{text} on {shares['nodes']:g} nodes" if "nodes" in shares else text
+    text = f"{some(shares.get('CPU', 0.0), 'CPU')} and {some(shares.get('GPU', 0.0), 'GPU')}"
+    return f"{text} on {some(shares['nodes'], 'node')}" if "nodes" in shares else text
 
 
 def refuses(infeasible: Iterable[Any], bundles: list[Shares]) -> bool:

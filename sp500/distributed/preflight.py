@@ -58,7 +58,7 @@ def _refusal(num_workers: int, have: Shares, can_have: Shares, *, gpu: bool) -> 
     now, then = capacity.describe(have), capacity.describe(can_have)
     grows = "" if capacity.covers(have, can_have) else f" and can grow to {then}"
     return (
-        f"{num_workers} workers with a {'GPU' if gpu else 'CPU'} each were requested; the cluster has {now}{grows}. "
+        f"--num-workers {num_workers} needs a {'GPU' if gpu else 'CPU'} for each; the cluster has {now}{grows}. "
         f"Use fewer --num-workers, or {'--train.device cpu' if gpu else 'more nodes (maxReplicas of the RayCluster)'}"
     )
 

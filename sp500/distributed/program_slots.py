@@ -17,6 +17,7 @@ from sp500.config.program import ProgramConfig
 from sp500.distributed import capacity, preflight, session
 from sp500.distributed.capacity import Shares
 from sp500.errors import ResourcesError
+from sp500.formatting import some
 from sp500.programs.output import Measurement
 from sp500.programs.program import End, Program, Request
 from sp500.runs.store import Run
@@ -45,10 +46,10 @@ def count_slots(nodes: Sequence[Shares], cpus: int, gpus: int) -> int:
     if not count:
         most = {name: max((node[name] for node in nodes), default=0.0) for name in ("CPU", "GPU")}
         if not gpus:
-            raise ResourcesError(f"trial_cpus {cpus}: the largest node has {most['CPU']:g} CPUs; lower it")
+            raise ResourcesError(f"trial_cpus {cpus}: the largest node has {some(most['CPU'], 'CPU')}; lower it")
         raise ResourcesError(
-            f"trial_cpus {cpus}, trial_gpus {gpus}: no node has both; the most of one are {most['CPU']:g} CPUs and "
-            f"{most['GPU']:g} GPUs; lower them"
+            f"trial_cpus {cpus}, trial_gpus {gpus}: no node has both; the most of one are "
+            f"{some(most['CPU'], 'CPU')} and {some(most['GPU'], 'GPU')}; lower them"
         )
     return count
 

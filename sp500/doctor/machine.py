@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sp500.doctor.check import Check, Probe, ok, skipped, wrong
-from sp500.formatting import GIB, size
+from sp500.formatting import GIB, size, some
 from sp500.jobs.queue.settings import machine
 from sp500.machine.cores import cpu_limit
 from sp500.machine.memory import Memory, memory_here
@@ -64,7 +64,7 @@ def cores(allowed: int, limit: float | None) -> Check:
     """Check the `allowed` cores of this process against its container's `limit` in CPUs."""
     if limit is None or limit >= allowed:
         return ok("cores", f"{allowed}")
-    found = f"{allowed}, limited to {limit:.3g} CPUs"
+    found = f"{allowed}, limited to {some(float(f'{limit:.3g}'), 'CPU')}"
     if limit < 1:  # it cuts the decimals off
         return wrong("cores", f"{found}, of which Ray counts 0", "give the container at least one CPU")
     return ok("cores", found)

@@ -41,7 +41,7 @@ EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 def _check_command(argv: tuple[str, ...]) -> tuple[str, ...]:
     if not argv or not argv[0]:
-        raise ValueError("is empty; set a command, for example: -- python experiments/tune.py")
+        raise ValueError("is empty; set a command, for example: -- sp500 tune")
     if torn := [word for word in argv if not word.isprintable()]:
         raise ValueError(f"{torn[0]!r:.60} has a control character; put such text into a file")
     _refuse_passwords(argv)

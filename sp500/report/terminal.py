@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sp500 import formatting
 from sp500.config.task import TaskKind, of_record
-from sp500.formatting import KEPT, NOTHING, against_naive, approx, fixed, seconds, shorten, size
+from sp500.formatting import KEPT, NOTHING, against_naive, approx, fixed, seconds, shorten, size, some
 from sp500.programs.results import ProgramSummary
 from sp500.report import folds
 from sp500.report.models import scores
@@ -76,7 +76,7 @@ def _training(record: RunRecord) -> Iterator[str]:
         return
     patience, chosen = train["early_stop_patience"], "valid" in record.metrics and best is not None
     if chosen and not record.search and not train["max_steps"] and 0 < patience < train["epochs"] - best:
-        ended = f"stopped after epoch {best + patience}: {patience} epochs without a lower validation loss"
+        ended = f"stopped after epoch {best + patience}: {some(patience, 'epoch')} without a lower validation loss"
         yield f"{ended} (--train.early-stop-patience)" + (f"; the best, {best}, is used" if best else "")
     if best == 0:
         start = "naive forecast" if _starts_naive(record) else "untrained model"
@@ -119,7 +119,7 @@ def _starts_naive(record: RunRecord) -> bool:
 def _search(search: SearchSummary) -> Iterator[str]:
     best = search["best"]
     shown = {key: shorten(value) if isinstance(value, str) else value for key, value in best["overrides"].items()}
-    yield f"best of {search['configs']} configs: {shown}, {_loss(search)}"
+    yield f"best of {some(search['configs'], 'config')}: {shown}, {_loss(search)}"
     yield from arms.halving(search)
     yield from arms.describe_stopped(search)
     if search.get("arms"):

@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from sp500.config import RunConfig
 from sp500.errors import ConfigError
+from sp500.formatting import some
 from sp500.runs import compare, cost, usl
 from sp500.runs.cost import Pods, RateTable
 from sp500.runs.experiments import Question
@@ -327,8 +328,8 @@ def place(record: RunRecord) -> str:
     """Return the kind of machine that a run ran on, in words."""
     if cost.is_rented(record):
         cpus = record.machine.cluster.get("worker_CPU")
-        return f"a cluster's nodes of {cpus:g} CPUs" if cpus else "a cluster"
-    cores = f"the {record.machine.cpus} cores of one machine"
+        return f"a cluster's nodes of {some(cpus, 'CPU')}" if cpus else "a cluster"
+    cores = f"the {some(record.machine.cpus, 'core')} of one machine"
     return f"simulated nodes on {cores}" if record.machine.simulated_nodes else cores
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import median
 
 from sp500.config import RunConfig
+from sp500.formatting import some
 from sp500.machine.system import WATCHED
 from sp500.plugins import source
 from sp500.runs import cost
@@ -187,10 +188,10 @@ def _hardware(record: RunRecord) -> str:
     """Return a worker node of the cluster, or the machine: what decides how fast one worker is."""
     machine, cluster = record.machine, record.machine.cluster
     if not cost.is_rented(record):
-        return f"{machine.cpus} cores, {machine.memory_bytes / cost.GIB:.0f} GiB"
+        return f"{some(machine.cpus, 'core')}, {machine.memory_bytes / cost.GIB:.0f} GiB"
     if not cluster.get("worker_CPU"):
         return "a pod"
-    parts = [f"{cluster['worker_CPU']:g} CPUs", f"{cluster.get('worker_memory', 0) / cost.GIB:.1f} GiB"]
+    parts = [some(cluster["worker_CPU"], "CPU"), f"{cluster.get('worker_memory', 0) / cost.GIB:.1f} GiB"]
     if gpus := cluster.get("worker_GPU"):
-        parts.append(f"{gpus:g} GPUs")
+        parts.append(some(gpus, "GPU"))
     return f"nodes with {', '.join(parts)}"

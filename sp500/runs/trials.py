@@ -17,6 +17,7 @@ from typing import Literal
 from pydantic import ConfigDict, Field
 
 from sp500.errors import ConfigError, SP500Error
+from sp500.formatting import some
 from sp500.runs.checksums import append_line, read_rows
 from sp500.runs.record import Plain
 from sp500.runs.results import Overrides
@@ -149,5 +150,5 @@ class Ledger:
         best = self.best()
         if best is None:
             reasons = [f"  {result.overrides}: {result.reason}" for result in self.results.values()]
-            raise SP500Error("\n".join([f"all {len(reasons)} trials failed:", *reasons[:5]]))
+            raise SP500Error("\n".join([f"all {some(len(reasons), 'trial')} failed:", *reasons[:5]]))
         return best

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sp500.errors import ConfigError
+from sp500.formatting import some
 from sp500.runs.record import RunRecord
 
 if TYPE_CHECKING:
@@ -21,6 +22,6 @@ def check_unchanged(record: RunRecord, space: str, plan: Callable[[], Plan | Pro
     planned, tried = plan(), record.search["configs"]
     if planned.trials != tried or not planned.space.contains(record.search["best"]["overrides"]):
         raise ConfigError(
-            f"run {record.name!r} has ended with {tried} configs, and space {space} with these settings has "
+            f"run {record.name!r} has ended with {some(tried, 'config')}, and space {space} with these settings has "
             f"{planned.trials}, or other values: --resume adds none to it; choose another --name"
         )

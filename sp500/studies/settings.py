@@ -13,6 +13,7 @@ from sp500.config.estimators import explain_alone, reset_unused
 from sp500.config.frozen import AgentFiles, setting
 from sp500.credentials import Address
 from sp500.execution import Experiment, Runnable
+from sp500.formatting import some
 from sp500.machine.units import size_bytes
 from sp500.plugins import admission, contract, reference, source
 from sp500.plugins.reference import Reference
@@ -203,7 +204,7 @@ class Budgeted(Experiment):
     nodes: int | None = Field(None, gt=0)
     """Local nodes of the ray arm, a simulation on this machine. Default: one per worker (none on a cluster)."""
     shards: Address = ""
-    """Folder or URI (s3://, gs://) of sets of shards, or of one that prepare.py --out made. Default: with the runs."""
+    """Folder or URI (s3://, gs://) of sets of shards, or of one that `prepare --out` made. Default: with the runs."""
     skip_bad_shards: int = setting(0, ge=0, agents=True)
     """Continue without up to this many damaged shards."""
 
@@ -291,7 +292,9 @@ class ArmSettings(Budgeted):
     @property
     def label(self) -> str:
         """Its name on the way."""
-        return f"{self.data.multiplier}x {self.kind}" + (f" ({self.num_workers} workers)" if self.num_workers else "")
+        return f"{self.data.multiplier}x {self.kind}" + (
+            f" ({some(self.num_workers, 'worker')})" if self.num_workers else ""
+        )
 
 
 class WalkForwardSettings(Experiment):

@@ -20,7 +20,7 @@ from typing import Literal
 import yaml
 
 from sp500.errors import ConfigError
-from sp500.formatting import flatten, size
+from sp500.formatting import flatten, size, some
 from sp500.machine.disk import file_digest
 from sp500.runs.checksums import read_rows
 from sp500.runs.cost import RateTable, cost
@@ -259,7 +259,7 @@ def _text(value: object) -> str:
 def _tags(record: RunRecord, rates: RateTable | None) -> dict[str, str]:
     """Return what the run was, where, and what it cost."""
     machine = record.machine
-    ray = f", Ray with {machine.cluster.get('CPU', 0):.0f} CPUs" if machine.cluster else ""
+    ray = f", Ray with {some(round(machine.cluster.get('CPU', 0)), 'CPU')}" if machine.cluster else ""
     paid = cost(record, rates) if rates else None
     tags = {
         "fingerprint": record.fingerprint,
@@ -269,7 +269,7 @@ def _tags(record: RunRecord, rates: RateTable | None) -> dict[str, str]:
         "reason": record.reason[:LONGEST_TAG],
         "git": record.versions.get("git", ""),
         "versions": json.dumps(record.versions),
-        "machine": f"{machine.cpus} CPUs, {size(machine.memory_bytes)}, {machine.system}{ray}",
+        "machine": f"{some(machine.cpus, 'CPU')}, {size(machine.memory_bytes)}, {machine.system}{ray}",
         "device": record.device,
         "price": f"{paid.amount:.6g} {rates.currency}" if paid and rates else "",
     }

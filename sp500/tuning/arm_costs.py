@@ -13,6 +13,7 @@ from functools import cached_property
 from statistics import fmean
 
 from sp500.config import RunConfig
+from sp500.formatting import some
 from sp500.runs.trials import TrialResult
 from sp500.training.throughput import count_cost
 from sp500.tuning import trial_data
@@ -70,12 +71,12 @@ class Costs:
         factor = self.compare(results) or 1.0
         expected = self._expect(factor, max(1 - len(results) / total, 0.0))
         best = min(expected, key=lambda arm: round(expected[arm], 1))
-        cores = {arm: f"{count} core{'' if count == 1 else 's'}" for arm, count in self._slots.items()}
+        cores = {arm: some(count, "core") for arm, count in self._slots.items()}
         listing = ", ".join(f"{NAMES[arm]} {seconds:.0f} s on {cores[arm]}" for arm, seconds in expected.items())
-        configs = f"{total} configs"
+        configs = some(total, "config")
         if results:
             configs = (
-                f"the {total - len(results)} configs that are left ({len(results)} took {factor:.1f} times as long)"
+                f"{some(total - len(results), 'config')} not run yet ({len(results)} took {factor:.1f} times as long)"
             )
         return best, f"expected for {configs} are {listing}"
 

@@ -87,7 +87,7 @@ def test_estimate_of_an_agent_never_shortens_what_earlier_jobs_took(place):
 def test_unfinished_jobs_are_limited_and_an_ended_one_makes_room(place):
     desk = place(RATES, jobs=2)
     ids = [submit(desk, deadline=60)["id"] for _ in range(2)]
-    with pytest.raises(LimitExceeded, match="2 are allowed"):
+    with pytest.raises(LimitExceeded, match="max-jobs 2"):
         submit(desk, deadline=60)
     with desk.queue.ledger.writing() as entry:
         entry.change(entry.jobs(ids[:1])[0], 1.0, state="FAILED", ended=2.0)

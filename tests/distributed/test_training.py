@@ -120,5 +120,5 @@ def test_archived_run_with_a_killed_worker_goes_on_from_the_last_checkpoint_to_t
 
 
 def test_gpus_that_are_not_there_are_refused_at_once(ray_cluster, tmp_path):
-    with pytest.raises(ResourcesError, match=r"8 workers with a GPU each .* and 0 GPUs on 1 nodes\. Use"):
+    with pytest.raises(ResourcesError, match=r"--num-workers 8 needs a GPU .* and 0 GPUs on 1 node\. Use"):
         trained(settings(8, device="cuda"), tmp_path)

@@ -227,4 +227,4 @@ def test_page_has_the_newest_run_as_a_section_and_none_among_the_models(tmp_path
 def test_empty_section_says_the_command(tmp_path: Path) -> None:
     report = page.write([], {}, {}, tmp_path)
     for text in (report.path.read_text(), (tmp_path / "report.md").read_text(), page.summary(report)):
-        assert "python experiments/walk_forward.py" in text
+        assert "sp500 walk-forward" in text

@@ -206,8 +206,8 @@ def test_no_runs_at_all_gives_a_page_of_commands(tmp_path: Path) -> None:
         "forecast": {},
     }
     for text in (report.path.read_text(), (tmp_path / "report" / "report.md").read_text(), page.summary(report)):
-        for script in ("train.py", "tune.py", "scale.py"):
-            assert f"python experiments/{script}" in text
+        for verb in ("train", "tune --mode", "scale --multipliers"):
+            assert f"sp500 {verb}" in text
 
 
 def test_same_runs_make_the_same_bytes(tmp_path: Path) -> None:
@@ -222,6 +222,6 @@ def test_command_that_fills_an_empty_section_takes_the_prices_of_the_newest_run(
         "one", 0, config={"task": "returns", "model": {"kind": "mlp"}, "train": {}, "data": {"source": source}}
     )
     report = page.write([run], {}, {}, tmp_path)
-    command = f"python experiments/walk_forward.py{flag}"
+    command = f"sp500 walk-forward{flag}"
     assert page.summary(report).count(f"Does it hold year after year? Not run yet: {command}\n") == 1
     assert f"`{command}`\n" in (tmp_path / "report.md").read_text()

@@ -12,6 +12,7 @@ from pydantic import Field
 from sp500.commands import rate_table
 from sp500.console.entry import Answer, Flags, run_script
 from sp500.errors import ConfigError, DiskError
+from sp500.formatting import some
 from sp500.runs.cost import RateTable
 from sp500.runs.store import REPORT, RunStore
 
@@ -52,7 +53,7 @@ def act(config: Compare) -> Answer:
     if config.dry_run:
         names = [record.name for record in runs.records]
         plan = {"runs": names, "out": str(out), "damaged": list(runs.damaged)}
-        return Answer(plan, "\n".join([f"would compare {len(names)} runs into {out}", *names, *runs.damaged]))
+        return Answer(plan, "\n".join([f"would compare {some(len(names), 'run')} into {out}", *names, *runs.damaged]))
     try:
         report = page.write_runs(runs, out, slides=config.slides)
     except DiskError:

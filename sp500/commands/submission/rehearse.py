@@ -13,6 +13,7 @@ from sp500.commands import folders
 from sp500.commands.verb import verb
 from sp500.config import Frozen
 from sp500.errors import ConfigError
+from sp500.formatting import name_command, some
 from sp500.jobs import working_dir
 from sp500.jobs.client import state_folder
 from sp500.jobs.kuberay.target import read_cluster
@@ -43,7 +44,7 @@ def _rehearse(flags: Rehearse) -> tuple[str, int]:
     state = flags.state_dir or state_folder() / "rehearsal"
     if flags.down:
         count = processes.down(state)
-        return (f"{count} nodes ended" if count else "no rehearsal is up"), 0
+        return (f"{some(count, 'node')} ended" if count else "no rehearsal is up"), 0
     return _up(flags, state), 0
 
 
@@ -74,7 +75,7 @@ def _up(flags: Rehearse, state: Path) -> str:
             "    export RAY_AUTH_MODE=token",
             f"    export RAY_ADDRESS=http://127.0.0.1:{flags.port}",
             "    export RAY_JOB_SUBMIT_HOOK=sp500.jobs.working_dir.submit_hook    # refuses a folder that is too large",
-            f"    {Path(sys.executable).with_name('ray')} job submit --working-dir . -- python experiments/scale.py",
+            f"    {Path(sys.executable).with_name('ray')} job submit --working-dir . -- {name_command('scale')}",
             "",
             "scripts/rehearse --down ends it.",
         ]

@@ -12,10 +12,12 @@ from sp500.commands.jobs import queue_flags
 from sp500.commands.submission.pricing import Estimator
 from sp500.jobs.client import Queued, with_variables
 from sp500.jobs.executor import Request
+from sp500.jobs.names import script_of
 from sp500.jobs.queue import budget
 from sp500.jobs.queue.job import Job
 from sp500.jobs.spec import PROJECT, WORLD_SIZE, JobSpec
 from sp500.jobs.target import Target
+from sp500.runs.experiments import DISTRIBUTED
 
 AT_ONCE = "as soon as there is room"
 
@@ -79,7 +81,7 @@ def text(submitted: Submitted) -> str:
     rows = {
         "command": expected["command"],
         "takes": expected["takes"],
-        **({"trains on": f"{expected['world_size']} by default ({WORLD_SIZE})"} if expected["world_size"] else {}),
+        **_workers(expected),
         "starts": expected["starts"] or (f"after {before} that wait before it" if before else AT_ONCE),
         "lasts": _range(expected["seconds"], formatting.seconds) or "unknown; set it with --expected SECONDS",
         "costs": _range(expected["cost"], lambda cost: formatting.amount(cost or 0.0, expected["currency"]))
@@ -94,8 +96,17 @@ def text(submitted: Submitted) -> str:
     )
 
 
+def _workers(expected: Plan) -> dict[str, str]:
+    """Return what the world size means to the command: nothing to an experiment that does not train on workers."""
+    size, script = expected["world_size"], script_of(shlex.split(expected["command"]))
+    if not size or script.parent.name != "experiments":
+        return {"gets": f"{WORLD_SIZE}={size}"} if size else {}
+    trains = script.stem in DISTRIBUTED
+    return {"trains on": f"{formatting.some(size, 'worker')} by default ({WORLD_SIZE})"} if trains else {}
+
+
 def world_size(spec: JobSpec, target: Target) -> int | None:
-    """Return the workers that the experiment trains on by default; None if the job sets no world size."""
+    """Return the world size that the job gives its command; None if it gives none."""
     value = with_variables(spec, target).env.get(WORLD_SIZE, "")
     return int(value) if value.isdecimal() else None
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sp500.errors import DataError
-from sp500.formatting import some
+from sp500.formatting import name_command, some
 from sp500.storage import Folder
 
 FORMAT = 2
@@ -200,6 +200,6 @@ def read_manifest(folder: Folder) -> dict[str, Any]:
     if manifest["format"] != FORMAT:
         raise DataError(
             f"{name}: has format {manifest['format']}, this version reads {FORMAT}; remove it and write it again: "
-            "experiments/prepare.py --out FOLDER"
+            f"{name_command('prepare', '--out FOLDER')}"
         )
     return manifest

@@ -28,6 +28,7 @@ from pathlib import Path
 import psutil
 
 from sp500.errors import ConfigError, ResourcesError, undo_on_error
+from sp500.formatting import some
 from sp500.jobs.local_cluster.plan import Node, command
 from sp500.machine.disk import write_atomic
 from sp500.machine.ports import find_free_port
@@ -75,7 +76,7 @@ def up(nodes: Sequence[Node], state: Path, dashboard: int, say: Callable[[str], 
                     port = find_free_port()
                 if ended := start(node, number, 2):
                     raise ResourcesError(ended)
-            say(f"{node.name} is up: {node.cpus} CPUs")
+            say(f"{node.name} is up: {some(node.cpus, 'CPU')}")
 
 
 def down(state: Path) -> int:

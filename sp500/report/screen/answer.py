@@ -21,15 +21,15 @@ FITS, FASTER, COSTS, SAME, GOOD, HOLDS = (
     "Is the model any good?",
     "Does it hold year after year?",
 )
-COMMANDS: Mapping[str, str] = {
-    FITS: "python experiments/scale.py --multipliers 10 50",
-    FASTER: "python experiments/tune.py --mode all --space grid18",
-    COSTS: "python experiments/compare.py --rates cluster/rates.yaml",
-    SAME: "python experiments/train.py --num-workers 2",
-    GOOD: "python experiments/train.py",
-    HOLDS: "python experiments/walk_forward.py",
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    FITS: ("scale", "--multipliers 10 50"),
+    FASTER: ("tune", "--mode all --space grid18"),
+    COSTS: ("compare", "--rates RATES.yaml"),
+    SAME: ("train", "--num-workers 2"),
+    GOOD: ("train", ""),
+    HOLDS: ("walk-forward", ""),
 }
-"""The question's command, if no run answers it."""
+"""The experiment that answers a question, and its flags, if no run does."""
 
 
 def name_size(multiplier: int) -> str:

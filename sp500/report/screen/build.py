@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sp500.formatting import name_command
 from sp500.report.screen import money, room, sameness, skill, timing
 from sp500.report.screen.answer import COMMANDS, COSTS, FASTER, FITS, GOOD, HOLDS, SAME, Facts
 from sp500.report.screen.headline import Screen, write_headline, write_note
@@ -26,7 +27,7 @@ def build(facts: Facts, flags: str = "") -> Screen:
     given = tuple(answer for answer in answers.values() if answer)
     asked = [question for question, answer in answers.items() if answer is None]
     asked += [] if facts.folds else [HOLDS]
-    commands = tuple((question, COMMANDS[question] + flags * (question != COSTS)) for question in asked)
+    commands = tuple((question, name_command(*COMMANDS[question]) + flags * (question != COSTS)) for question in asked)
     return Screen(write_headline(facts, timings), write_note(facts, timings), given, commands)
 
 

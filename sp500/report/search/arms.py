@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sp500 import formatting
-from sp500.formatting import TIMES, fixed, gap, join, percent, seconds, some
+from sp500.formatting import TIMES, fixed, gap, join, name_command, percent, seconds, some
 from sp500.report.tables import Table, table
 from sp500.runs import compare
 from sp500.runs.compare import ARMS
@@ -42,7 +42,7 @@ def sentences(numbers: Numbers) -> list[str]:
     lines = [*_busy(arms), _split(numbers), _agreement(numbers), *_break_even(numbers)]
     if missing := [arm for arm in ARMS if arm not in arms]:
         flags = join([f"--mode {arm}" for arm in missing])
-        lines.append(f"To tell what packing and Ray Tune each bought, run experiments/tune.py with {flags} too.")
+        lines.append(f"To tell what packing and Ray Tune each bought, run {name_command('tune')} with {flags} too.")
     return [sentence for sentence in lines if sentence]
 
 
@@ -85,7 +85,7 @@ def describe_stopped(search: SearchSummary) -> list[str]:
     if (stopped := search.get("stopped")) is None:
         return []
     ended = [f"{count} after epoch {rung}" for rung, count in stopped.items()]
-    return [f"Stopped early: {join(ended) if ended else 'none'} of {search['configs']} configs."]
+    return [f"Stopped early: {join(ended) if ended else 'none'} of {some(search['configs'], 'config')}."]
 
 
 def arms_table(numbers: Numbers, names: Mapping[str, str] = NAMES) -> Table:

@@ -187,7 +187,8 @@ def test_job_that_the_cluster_would_refuse_is_not_queued(sp500, tmp_path, what):
 def test_submit_names_the_namespace_that_the_job_goes_to(sp500):
     said = sp500("submit", "--on", "kuberay", "--workers", 2, "--", "python", "experiments/train.py")
     assert "to run on kuberay, namespace sp500, context here" in said.splitlines()[0]
-    assert "2 by default (SP500_WORLD_SIZE)" in said
+    assert "2 workers by default (SP500_WORLD_SIZE)" in said
+    assert "SP500_WORLD_SIZE" not in sp500("submit", "--on", "kuberay", "--workers", 2, "--", "sp500", "tune")
 
 
 def test_job_whose_workers_never_had_a_node_says_so_and_costs_nothing(sp500, submitted, pends):

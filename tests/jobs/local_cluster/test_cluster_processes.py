@@ -108,7 +108,7 @@ def finished(process):
 def test_what_is_up_is_told_and_what_is_not_rehearsed(cluster):
     port, folder, done = cluster
     assert "head is up: 0 CPUs" in done.stderr
-    assert done.stderr.count("is up: 1 CPUs") == 2
+    assert done.stderr.count("is up: 1 CPU") == 2
     for told in ("memory limits", "RAY_AUTH_MODE=token", f"http://127.0.0.1:{port}", f"sp500-runs = {folder / 'runs'}"):
         assert told in done.stdout
 
@@ -262,7 +262,7 @@ def test_eight_gpus_that_are_not_there_are_refused_by_name(cluster):
     started = time.monotonic()
     code, said = finished(submitted(port, "experiments/train.py", "--num-workers", 8, "--train.device", "cuda"))
     assert code != 0
-    assert "8 workers with a GPU each were requested; the cluster has 2 CPUs and 0 GPUs on 3 nodes" in said
+    assert "--num-workers 8 needs a GPU for each; the cluster has 2 CPUs and 0 GPUs on 3 nodes" in said
     assert time.monotonic() - started < 60
 
 
