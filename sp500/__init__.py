@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from sp500.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from sp500 import errors
+    from sp500.api import compare, load_run, load_runs, scale, search, train, tune, walk_forward
     from sp500.config import ModelConfig, RunConfig
     from sp500.data.samples import from_torch
     from sp500.data.windows import Dataset, Windows
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
     from sp500.models.dropout import Dropout
     from sp500.serving.background import serve
     from sp500.serving.predictor import Predictor
-    from sp500.studies.api import compare, load_run, load_runs, scale, search, train, tune, walk_forward
     from sp500.studies.result import Result
     from sp500.tasks.prices import PriceTask
     from sp500.training.task import Sums, Task
@@ -43,6 +44,7 @@ __all__ = [
 __all__ += [
     "Result",
     "compare",
+    "errors",
     "from_torch",
     "load_run",
     "load_runs",
@@ -62,7 +64,7 @@ _PLACES = {
     "serving.background": ("serve",),
     "serving.predictor": ("Predictor",),
     "tasks.prices": ("PriceTask",),
-    "studies.api": ("compare", "load_run", "load_runs", "scale", "search", "train", "tune", "walk_forward"),
+    "api": ("compare", "load_run", "load_runs", "scale", "search", "train", "tune", "walk_forward"),
     "studies.result": ("Result",),
     "training.task": ("Sums", "Task"),
 }
@@ -72,8 +74,10 @@ def __getattr__(name: str) -> Any:
     for place, names in _PLACES.items():
         if name in names:
             return getattr(import_module(f"sp500.{place}"), name)
+    if name == "errors":
+        return import_module("sp500.errors")
     raise AttributeError(f"module 'sp500' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

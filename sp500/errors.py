@@ -17,6 +17,7 @@ A message names the field, file or row, what was expected, and what to do.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
@@ -29,6 +30,11 @@ class SP500Error(Exception):
     """Root of the tree; `exit_code` is what a script ends with."""
 
     exit_code = 1
+
+    def _render_traceback_(self) -> list[str]:
+        """Return what a notebook shows: the message, after the traceback of its cause, and not one of this package."""
+        causes = traceback.format_exception(self.__cause__) if self.__cause__ else []
+        return [*causes, f"{type(self).__name__}: {self}"]
 
 
 class ConfigError(SP500Error):

@@ -50,10 +50,14 @@ class RunProgress:
         return None if self.ends is None or now > self.ends else self.ends - now
 
     def line(self, text: str) -> str:
-        """Return the line of a log, in which `text` says more; rates and losses to at least three digits."""
+        """Return the line of a log, in which `text` says more."""
+        return f"{datetime.fromtimestamp(self.updated, UTC):%Y-%m-%dT%H:%M:%SZ} {self.describe(text)}"
+
+    def describe(self, text: str) -> str:
+        """Return the same without the time; rates and losses to at least three digits."""
         seconds_left = self.eta_seconds(self.updated)
         parts = [
-            f"{datetime.fromtimestamp(self.updated, UTC):%Y-%m-%dT%H:%M:%SZ} {self.counted}",
+            self.counted,
             *([] if self.samples_per_second is None else [f"{_round_rate(self.samples_per_second)} samples/s"]),
             *([] if self.best_loss is None else [f"best {self.best_loss:.6g}"]),
             *([] if seconds_left is None else [f"{seconds_left:.0f} s left"]),

@@ -31,7 +31,7 @@ class Limits:
         """Raise LimitExceeded if there are as many jobs as allowed."""
         if unfinished >= self.jobs:
             raise LimitExceeded(
-                f"this project has {some(unfinished, 'unfinished job')} (--max-jobs {self.jobs}). Wait for one, or stop one"
+                f"this project has {some(unfinished, 'unfinished job')} (--max-jobs {self.jobs}): wait, or stop one"
             )
 
     def check_disk(self, runs: Path) -> None:

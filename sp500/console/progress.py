@@ -1,22 +1,71 @@
-"""Progress of long work on stderr: a bar with the time left in a terminal, elsewhere at most about a line a second."""
+"""Progress of long work: a bar in a terminal, an output that changes in a notebook, else at most about a line a second.
+
+All but the notebook's is on stderr.
+"""
 
 from __future__ import annotations
 
+import html
+import logging
 import sys
 import threading
 import time
-from collections.abc import Iterable
+import uuid
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from sp500.progress import Kind, Meter, Unit
+from sp500.progress import Kind, Meter, RunProgress, Unit
 
 BETWEEN = 1.0
 """Seconds between two lines that say nothing new."""
+BETWEEN_IN_CELL = 0.25
+"""Seconds between two changes of a notebook's output."""
+_watched_only: ContextVar[bool] = ContextVar("watched_only", default=False)
+
+
+@contextmanager
+def watched_only() -> Iterator[None]:
+    """Show progress in a notebook and in a terminal only, while the block runs: a program's log stays its own."""
+    token = _watched_only.set(True)
+    try:
+        with warnings.catch_warnings():
+            # In a notebook tqdm, which Optuna imports, and Ray ask for ipywidgets, for bars and tables not used here.
+            warnings.filterwarnings("ignore", "IProgress not found")
+            logging.getLogger("ray.widgets").setLevel(logging.WARNING)
+            yield
+    finally:
+        _watched_only.reset(token)
+
+
+class CellOutput:
+    """One output of a notebook's cell, which changes in place. It stays with the cell, as its last state."""
+
+    def __init__(self, shell: Any) -> None:
+        self._publisher, self._id, self._shown = shell.display_pub, uuid.uuid4().hex, False
+
+    @classmethod
+    def open(cls) -> CellOutput | None:
+        """Return an output of the running cell; None outside of a notebook."""
+        ipython = sys.modules.get("IPython")
+        shell = ipython.get_ipython() if ipython else None
+        return cls(shell) if hasattr(shell, "kernel") else None
+
+    def show(self, progress: RunProgress, text: str) -> None:
+        """Show a bar and a line."""
+        line = progress.describe(text)
+        bar = f'<progress value="{progress.done}" max="{progress.total}"></progress>'
+        data = {"text/plain": line, "text/html": f"<small>{bar} {html.escape(line)}</small>"}
+        self._publisher.publish(data, transient={"display_id": self._id}, update=self._shown)
+        self._shown = True
 
 
 class Progress:
@@ -37,13 +86,17 @@ class Progress:
         meter: Meter | None = None,
     ) -> None:
         # Asked of the stream itself: rich treats a file as a terminal if FORCE_COLOR is set, as CI systems do.
-        self._console = console or Console(file=sys.stderr, force_terminal=sys.stderr.isatty())
+        terminal = sys.stderr.isatty()
+        quiet = _watched_only.get() and not terminal
+        self._console = console or Console(file=sys.stderr, force_terminal=terminal, quiet=quiet)
+        self._cell = CellOutput.open()
         self._done = done
         self._meter = meter or Meter(unit, total, since=time.time())
         for done_unit in earlier:
             self._meter.add(done_unit)
         self._best = self._meter.progress(done).best_loss
-        self._printed, self._waiting = -BETWEEN, ""
+        self._printed = -BETWEEN
+        self._waiting: tuple[RunProgress, str] | None = None
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
         self._bar: Bar | None = None
@@ -61,6 +114,8 @@ class Progress:
     def __enter__(self) -> Progress:
         if self._bar:
             self._bar.start()
+        if self._cell:
+            self._cell.show(self._meter.progress(self._done), "")
         return self
 
     def __exit__(
@@ -85,8 +140,9 @@ class Progress:
         progress = self._meter.progress(self._done)
         news, self._best = news or progress.best_loss != self._best, progress.best_loss
         with self._lock:
-            self._waiting = progress.line(text)
-            wait = 0.0 if news else self._printed + BETWEEN - time.monotonic()
+            self._waiting = progress, text
+            between = BETWEEN_IN_CELL if self._cell else BETWEEN
+            wait = 0.0 if news and not self._cell else self._printed + between - time.monotonic()
             if wait > 0 and not self._timer:
                 self._timer = threading.Timer(wait, self._flush)
                 self._timer.daemon = True
@@ -100,6 +156,11 @@ class Progress:
             if self._timer:
                 self._timer.cancel()
                 self._timer = None
-            if self._waiting:
-                self._console.print(self._waiting, highlight=False, markup=False, soft_wrap=True)
-                self._printed, self._waiting = time.monotonic(), ""
+            if not self._waiting:
+                return
+            progress, text = self._waiting
+            if self._cell:
+                self._cell.show(progress, text)
+            else:
+                self._console.print(progress.line(text), highlight=False, markup=False, soft_wrap=True)
+            self._printed, self._waiting = time.monotonic(), None

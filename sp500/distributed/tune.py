@@ -25,6 +25,7 @@ from ray.tune.search import Searcher
 from sp500.config import RunConfig
 from sp500.distributed import capacity, preflight, session
 from sp500.errors import SP500Error
+from sp500.formatting import some
 from sp500.machine.memory import limit_memory
 from sp500.runs.store import Run
 from sp500.runs.trials import TrialResult
@@ -117,7 +118,13 @@ class RayArm(ConfigArm):
                 reuse_actors=True,
             ),
             run_config=tune.RunConfig(
-                name="tune", storage_path=str(self._folder), verbose=0, callbacks=[_Arrivals(collector)], stop=stopper
+                name="tune",
+                storage_path=str(self._folder),
+                verbose=0,
+                # Tune's own one for notebooks clears the cell's output, though it reports nothing at this verbosity.
+                progress_reporter=tune.CLIReporter(),
+                callbacks=[_Arrivals(collector)],
+                stop=stopper,
             ),
         )
         with warnings.catch_warnings():
@@ -125,7 +132,9 @@ class RayArm(ConfigArm):
             grid = session.run_in_thread(tuner.fit, stopper.stop)
         if collector.running:
             errors = "; ".join(str(error) for error in grid.errors)[:500]
-            raise SP500Error(f"Ray Tune ended without {len(collector.running)} trials; --resume runs them. {errors}")
+            raise SP500Error(
+                f"Ray Tune ended without {some(len(collector.running), 'trial')}; --resume runs them. {errors}"
+            )
         shutil.rmtree(self._folder, ignore_errors=True)
 
 

@@ -9,6 +9,9 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -35,6 +38,7 @@ from sp500.schema import override
 from sp500.version import __version__
 
 Status = Literal["ok", "out_of_memory", "failed", "stopped"]
+_begun: ContextVar[datetime | None] = ContextVar("begun", default=None)
 LIBRARIES = ("numpy", "pandas", "ray", "torch")
 
 
@@ -215,8 +219,8 @@ def make_record(
     cluster: dict[str, float] | None = None,
     **facts: Any,
 ) -> RunRecord:
-    """Make the record of a run that ends now. `started` defaults to the start of this process; `facts`: more fields."""
-    started, finished = started or process_start(), datetime.now(UTC)
+    """Make the record of a run that ends now. `started` defaults to `clock_start`; `facts`: more fields."""
+    started, finished = started or clock_start(), datetime.now(UTC)
     total = (finished - started).total_seconds()
     settings = config.run_config()
     return RunRecord(
@@ -256,6 +260,22 @@ def versions() -> dict[str, str]:
     """Return the versions of Python, libraries and this package, and the git commit (`-dirty` if changed)."""
     libraries = {name: metadata.version(name) for name in LIBRARIES}
     return {"python": platform.python_version(), **libraries, "sp500": __version__, "git": _git_commit()}
+
+
+@contextmanager
+def starting_now() -> Iterator[None]:
+    """Count the seconds of a run in the block from now: the process of a notebook is older than its runs."""
+    token = _begun.set(datetime.now(UTC))
+    try:
+        yield
+    finally:
+        _begun.reset(token)
+
+
+def clock_start() -> datetime:
+    """Return when the clock of a run in this process began: with the process, or with the block of `starting_now`."""
+    begun, started = _begun.get(), process_start()
+    return max(begun, started) if begun else started  # a forked process has its parent's block
 
 
 def process_start() -> datetime:

@@ -10,7 +10,7 @@ from sp500.data.prices import Prices
 from sp500.data.sources import load
 from sp500.errors import SP500Error
 from sp500.serving.models import Served
-from sp500.serving.requests import OHLCV, input_fields, minimum_days
+from sp500.serving.requests import input_fields, list_own_columns, minimum_days
 from sp500.training.task import Forecasting
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class History:
         """Read the prices again; if that fails, those of the same run stay until the next time."""
         known = self._run == served.run and self._prices is not None
         try:
-            own = [name for name in input_fields(served.predictor) if name not in {"close", *OHLCV}]
+            own = list_own_columns(served.predictor)
             self._prices = load(served.predictor.config.data.model_copy(update={"end": None}), columns=own)
         except SP500Error as error:
             if not known:

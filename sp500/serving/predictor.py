@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import nn
 
 from sp500.config import RunConfig
+from sp500.data.sources import load
+from sp500.data.sources.files import to_rows
 from sp500.data.windows import Windows
-from sp500.errors import CheckpointError, ConfigError
+from sp500.errors import CheckpointError, ConfigError, DataError
 from sp500.runs.results import Metrics
 from sp500.runs.store import Run
 from sp500.tasks import catalog
@@ -20,6 +24,7 @@ from sp500.training.worker import SoloWorker, device
 
 TOLERANCE = 1e-5
 """Relative gap to the stored answer that other processors may leave."""
+NOT_SHOWN = {"naive", "repairs", "days", "traces"}
 
 
 class Predictor:
@@ -33,7 +38,7 @@ class Predictor:
         self.folder = Path(folder).expanduser().absolute()
         record = Run(self.folder).record()
         if record is None or record.status != "ok" or record.best_epoch is None:
-            raise ConfigError(f"{self.folder}: holds no run of train.py or tune.py that ended well")
+            raise ConfigError(f"{self.folder}: holds no run of train or tune that ended well")
         best = record.best_config(self.folder).keep_sources(self.folder, trusted=trust_source)
         self.config: RunConfig = catalog.resolve(best)
         self.task = catalog.task(self.config)
@@ -50,6 +55,26 @@ class Predictor:
                 f"{', '.join(map(str, expected))}]"
             )
         return recipe.answer(self.model, x)
+
+    def forecast(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Return a row per ticker of a table of prices: the forecast made at its last close, and the naive ones.
+
+        The table is one that `source` takes: dates as index and a column per ticker, or date, ticker, close and others.
+        Its prices are checked as those of a training. Raises DataError for prices that are wrong or too few.
+        """
+        from sp500.serving.requests import BadRequest, forecast_known, list_own_columns
+
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "table.parquet")
+            to_rows(table).to_parquet(path)
+            given = {"source": str(path), "tickers": (), "start": None, "end": None}
+            prices = load(self.config.data.model_copy(update=given), columns=list_own_columns(self))
+        try:
+            values = forecast_known(self, prices, prices.tickers)
+        except BadRequest as error:
+            raise DataError(str(error)) from None
+        rows = [{**value.model_dump(exclude=NOT_SHOWN), **value.naive} for value in values]
+        return pd.DataFrame(rows).set_index("ticker")
 
     def check(self) -> None:
         """Raise CheckpointError unless the stored test window gets the stored answer."""

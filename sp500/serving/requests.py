@@ -249,6 +249,11 @@ def input_fields(predictor: Predictor) -> tuple[str, ...]:
     return ("close",) if predictor.recipe.features <= set(CLOSE_FEATURES) else ("close", *OHLCV)
 
 
+def list_own_columns(predictor: Predictor) -> list[str]:
+    """Return the further columns among them."""
+    return [name for name in input_fields(predictor) if name not in {"close", *OHLCV}]
+
+
 def minimum_days(predictor: Predictor) -> int:
     """Return how many prices a forecast needs: for the features of a window, and for the last return."""
     state, window, least = predictor.recipe.state, predictor.recipe.window, predictor.recipe.horizon + 1

@@ -35,14 +35,18 @@ class Result:
         return sorted({*super().__dir__(), *RunRecord.model_fields})
 
     def __repr__(self) -> str:
+        return f"<{self.record.name}: {self.record.experiment}, {self.record.status}, {self.folder}>"
+
+    def __str__(self) -> str:
         from sp500.report import terminal
 
         return terminal.text(self.record, self.folder.parent)
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows."""
-        first, *rest = repr(self).splitlines()
-        return f"<b>{html.escape(first)}</b><br><small>{'<br>'.join(map(html.escape, rest))}</small>"
+        first, *rest = str(self).splitlines()
+        style = "font-family: inherit; font-size: small; white-space: pre-wrap"
+        return f"<b>{html.escape(first)}</b>" + f'<pre style="{style}">' + html.escape("\n".join(rest)) + "</pre>"
 
     @property
     def history(self) -> pd.DataFrame:

@@ -114,7 +114,8 @@ def run_trials(
         """Pass the result on, and correct what is expected once about a pack has ended in every process."""
         nonlocal uncorrected
         on_result(result, running)
-        if uncorrected and len(ledger.results) - done >= arm.cores * result.pack:
+        ended = len(ledger.results)
+        if uncorrected and arm.cores * result.pack <= ended - done < suggested.total - done:
             _correct(uncorrected, arm, list(ledger.results.values()))
             uncorrected = None
 

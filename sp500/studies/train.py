@@ -21,7 +21,7 @@ from sp500.formatting import size
 from sp500.machine.disk import write_atomic
 from sp500.machine.memory import PeakMemory
 from sp500.models import catalog as models
-from sp500.runs.record import EpochMetrics, RunRecord, make_record, process_start
+from sp500.runs.record import EpochMetrics, RunRecord, clock_start, make_record
 from sp500.runs.results import Metrics, SeedRow
 from sp500.runs.store import Run
 from sp500.tasks import catalog
@@ -56,7 +56,7 @@ def train(
     `started`: when its clock began (default: this process); `dataset`: if it is loaded; `ray`: if it is starting. With
     several `seeds` the model is trained and judged for as many, of which the first is its own. Raises SP500Error.
     """
-    config, started = catalog.resolve(config), started or process_start()
+    config, started = catalog.resolve(config), started or clock_start()
     task = catalog.task(config)
     with PeakMemory() as peak:
         dataset = dataset or catalog.prepare(task, config)

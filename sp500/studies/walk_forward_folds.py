@@ -18,9 +18,10 @@ from sp500.config import RunConfig
 from sp500.data.folds import Folds
 from sp500.data.windows import Dataset
 from sp500.errors import ConfigError, SP500Error, attempt
+from sp500.formatting import some
 from sp500.runs import checksums
 from sp500.runs.checksums import append_line, read_lines
-from sp500.runs.record import RunRecord, make_record, process_start
+from sp500.runs.record import RunRecord, clock_start, make_record
 from sp500.runs.results import FoldDates, FoldRow, Metrics, Spread
 from sp500.runs.store import Run
 from sp500.tasks import catalog
@@ -42,14 +43,16 @@ def record(config: RunConfig, run: Run, folds: Folds, on_row: Keep | None = None
     rows, cluster = _run_all(config, folds, run, on_row or (lambda row: None))
     good = [row for row in rows if row["status"] == "ok"]
     if not good:
-        raise SP500Error("\n".join([f"all {len(rows)} folds failed:", *(f"  {row['reason']}" for row in rows[:5])]))
+        raise SP500Error(
+            "\n".join([f"all {some(len(rows), 'fold')} failed:", *(f"  {row['reason']}" for row in rows[:5])])
+        )
     largest = max(row["peak_worker_bytes"] for row in good)
     return make_record(
         config,
         name=run.name,
         experiment="walk_forward",
         arm="ray" if config.num_workers else "solo",
-        setup_seconds=(begun - process_start()).total_seconds(),
+        setup_seconds=(begun - clock_start()).total_seconds(),
         train_seconds=(datetime.now(UTC) - begun).total_seconds(),
         cluster=cluster,
         samples=sum(row["samples"] for row in good),

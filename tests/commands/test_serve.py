@@ -85,7 +85,7 @@ def test_port_that_is_taken_is_named(runs: Path, capfd: pytest.CaptureFixture[st
 def test_run_that_is_none_is_named(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert "m2: no run in runs, and no model (models: none)" in refused(capfd, "m2", "--port", "0")
     (runs / "m3").mkdir(parents=True)
-    assert "holds no run of train.py or tune.py" in refused(capfd, "m3", "--port", "0")
+    assert "holds no run of train or tune" in refused(capfd, "m3", "--port", "0")
 
 
 def test_missing_package_is_told_with_its_extra_before_torch_is_imported(runs: Path) -> None:

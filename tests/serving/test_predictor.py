@@ -15,10 +15,13 @@ import your_own
 
 import sp500
 from sp500 import Predictor
-from sp500.errors import CheckpointError, ConfigError
+from sp500.config import DataConfig
+from sp500.data.sources import load
+from sp500.errors import CheckpointError, ConfigError, DataError
 from sp500.plugins import admission
 from sp500.runs.record import RunRecord
 from sp500.runs.store import Run
+from sp500.serving import requests
 
 QUICK: dict[str, Any] = {"train": {"epochs": 2}}
 STOCKS = {"tickers": ["AAPL", "KO"], "start": "2015-01-01", "window": 10}
@@ -150,6 +153,20 @@ def test_state_that_is_not_plain_data_is_refused_by_name() -> None:
     Path("biopsies.py").write_text(text)
     with pytest.raises(ConfigError, match="state is not plain data"):
         trained(**RUNS["your own"])
+
+
+def test_table_of_prices_is_forecast_as_a_request_is() -> None:
+    trained(**RUNS["returns"])
+    predictor, close = Predictor("runs/one"), load(DataConfig()).close["^GSPC"].tail(100)
+    body = requests.Prices(ticker="A", dates=[day.date() for day in close.index], close=close.to_list())
+    other = requests.forecast(predictor, body)
+    (row,) = predictor.forecast(close.to_frame("A")).reset_index().to_dict("records")
+    assert {key: row[key] for key in ("ticker", "as_of", "session", "forecast", "unit")} == other.model_dump(
+        include={"ticker", "as_of", "session", "forecast", "unit"}
+    )
+    assert {name: row[name] for name in other.naive} == other.naive
+    with pytest.raises(DataError, match="fewer than"):
+        predictor.forecast(close.tail(10).to_frame("A"))
 
 
 def test_predictor_needs_no_ray() -> None:

@@ -19,7 +19,7 @@ class Scale(ScaleSettings, Command):
     takes_world_size: ClassVar[bool] = True
 
 
-def act(config: Scale, run: Run) -> RunRecord:
+def act(config: ScaleSettings, run: Run) -> RunRecord:
     """Run every arm at every size."""
     with Progress("arm", len(scale.each(config, run.name))) as progress:
         return scale.run_scale(

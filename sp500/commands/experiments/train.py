@@ -30,7 +30,7 @@ class Train(TrainSettings, Command):
     takes_world_size: ClassVar[bool] = True
 
 
-def act(config: Train, run: Run) -> RunRecord:
+def act(config: TrainSettings, run: Run) -> RunRecord:
     """Train `config` and describe the run."""
     meter = epoch_meter(config.train, config.seeds, datetime.now(UTC))
     progress = Progress("epoch", config.train.epochs, earlier=units(run), meter=meter)
@@ -46,7 +46,7 @@ def act(config: Train, run: Run) -> RunRecord:
         return train.train(config, run, on_epoch=show, seeds=config.seeds, ray=ray)
 
 
-def _start_ray(config: Train) -> AbstractContextManager[BackgroundRay | None]:
+def _start_ray(config: TrainSettings) -> AbstractContextManager[BackgroundRay | None]:
     if not config.num_workers:
         return nullcontext()
     from sp500.distributed import session

@@ -41,7 +41,7 @@ def search_program(config: TuneProgram, run: Run) -> RunRecord:
         return program_search.run_search(config, run, on_start=live.start, on_result=live.advance)
 
 
-def act(config: Tune, run: Run) -> RunRecord:
+def act(config: SearchSettings, run: Run) -> RunRecord:
     """Search in one mode, or have one child process search in each."""
     if config.mode == "all":
         return arm_timing.run_all(config, run, resume=config.resume, overwrite=config.overwrite)

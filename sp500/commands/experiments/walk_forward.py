@@ -31,7 +31,7 @@ class WalkForward(WalkForwardSettings, Command):
     takes_world_size: ClassVar[bool] = True
 
 
-def act(config: WalkForward, run: Run) -> RunRecord:
+def act(config: WalkForwardSettings, run: Run) -> RunRecord:
     """Train and judge the folds."""
     preload("sp500.studies.walk_forward_folds", "sp500.report.terminal")
     from sp500.report import folds

@@ -40,6 +40,14 @@ USUAL = {*FIELDS, ADJUSTED, *["ticker", "price", "day", "time", "datetime", "tim
 EXPECTED = "expected date,ticker,close[,open,high,low,volume], or date and one column of prices per ticker"
 
 
+def to_rows(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table of prices as a file has it: without an index, which may hold the dates."""
+    if isinstance(table.index, pd.DatetimeIndex) and table.index.name is None:
+        table = table.rename_axis(index="date")
+    table = table.reset_index() if any(table.index.names) else table
+    return table.set_axis([str(name) for name in table.columns], axis=1)
+
+
 def read_table(path: Path, today: pd.Timestamp, columns: Collection[str] | None = ()) -> tuple[Tables, list[Fault]]:
     """Read tables [date, ticker] per field, dates in order and each once, and the faults repaired on the way.
 

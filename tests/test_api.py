@@ -28,7 +28,7 @@ def test_trained_run_is_the_script_s(tmp_path: Path) -> None:
     record = sp500.train(model={"kind": "linear"}, runs_dir=tmp_path / "a", name="one", **QUICK)
     script = ["experiments/train.py", "--model.kind", "linear", "--data.start", "2012-01-01"]
     flags = ["--train.epochs", "2", "--train.device", "cpu", "--runs-dir", str(tmp_path / "b"), "--name", "one"]
-    done = forks.run([*script, *flags], cwd=Path(__file__).parents[2])
+    done = forks.run([*script, *flags], cwd=Path(__file__).parents[1])
     assert done.returncode == 0, done.stderr
     other = RunStore(tmp_path / "b").record("one")
     assert other is not None
