@@ -8,7 +8,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
@@ -20,7 +20,7 @@ LEFTOVER_SECONDS = 24 * 3600
 """What is younger may still be written."""
 
 
-def write_atomic(path: Path, text: str | bytes, mode: int = 0o666) -> None:
+def write_atomic(path: Path, text: str | bytes | Iterable[bytes], mode: int = 0o666) -> None:
     """Write a whole file or nothing: temporary file, fsync, rename, fsync of the folder.
 
     `mode`: permissions, less what the umask forbids. The temporary file has an unguessable name and is never opened
@@ -37,13 +37,12 @@ def write_atomic(path: Path, text: str | bytes, mode: int = 0o666) -> None:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
         try:
             with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
+                file.writelines([data] if isinstance(data, bytes) else data)
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)
-        except OSError:
+        finally:
             temporary.unlink(missing_ok=True)
-            raise
         sync_folder(path.parent)
     if replaced:  # a folder of many files is not searched at each of them
         remove_leftovers(path.parent, f".{escape(path.name)}.{'[0-9a-f]' * 16}.tmp")

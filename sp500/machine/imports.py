@@ -6,6 +6,21 @@ import atexit
 import gc
 import importlib
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Keep Python's garbage collector from the objects of a block, which stay: during the block, and afterwards."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+        gc.freeze()
 
 
 def preload(*modules: str) -> None:
@@ -18,13 +33,7 @@ def preload(*modules: str) -> None:
     """
     if all(name in sys.modules for name in modules):
         return
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
+    with uncollected():
         for name in modules:
             importlib.import_module(name)
-    finally:
-        if enabled:
-            gc.enable()
-    gc.freeze()
     atexit.register(gc.freeze)

@@ -71,7 +71,8 @@ class FoldSection(Section):
 
     def collect(self, runs: Runs) -> RunRecord | None:
         """Return the newest run."""
-        return newest(runs.records)
+        found = newest(runs.records)
+        return found and runs.whole(found)
 
     def sentences(self, found: RunRecord | None, runs: Runs) -> list[str]:
         """Return the verdict, if there is such a run."""
@@ -87,7 +88,7 @@ class FoldSection(Section):
         earlier = list_earlier(runs.records)
         others: Sequence[Any] = tables.list_earlier(found.name, earlier, ("walk-forward run", "walk-forward runs"))
         if runs.chosen:
-            records = {record.name: record for record in runs.records}
+            records = {record.name: runs.whole(record) for record in runs.records if record.name in earlier}
             others = [Folded(name, (verdict(records[name]), *_detail(records[name]))) for name in earlier]
         return (*_detail(found), *others)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,7 @@ class Report:
     """index.html; report.md and report.json are in the same folder."""
     numbers: dict[str, object]
     """Content of report.json: `answers`, `search`, `scale` and what was computed of it, `models`, `costs`,
-    `forecast`."""
+    `forecast`. What is called to be read is large."""
     screen: Screen
     verdicts: dict[str, list[str]]
     """Sentences by section."""
@@ -107,7 +107,7 @@ def write_runs(runs: Runs, out: Path, *, slides: bool = False) -> Report:
     """Write the report of these runs into the folder `out`; `slides`: five pages for a projector too."""
     report = compose(runs, out)
     out.mkdir(parents=True, exist_ok=True)
-    write_atomic(out / "report.json", json.dumps(report.numbers, indent=1, allow_nan=False) + "\n")
+    write_atomic(out / "report.json", encode(report.numbers))
     write_atomic(out / "report.md", CONTROL.sub("", _markdown(runs.records, report.screen, report.sections)))
     write_atomic(report.path, draw(runs, report))
     parts = [part for section in report.sections for part in flatten((section.chart, *section.parts))]
@@ -117,6 +117,13 @@ def write_runs(runs: Runs, out: Path, *, slides: bool = False) -> Report:
     if slides:
         write_atomic(out / "slides.html", CONTROL.sub("", _slides(report.screen)))
     return report
+
+
+def encode(numbers: Mapping[str, object]) -> Iterator[bytes]:
+    """Yield the JSON of a report in parts; details of runs are read as they come."""
+    encoder = json.JSONEncoder(indent=1, allow_nan=False, default=lambda read: read())
+    yield from (part.encode() for part in encoder.iterencode(numbers))
+    yield b"\n"
 
 
 def compose(runs: Runs, out: Path) -> Report:

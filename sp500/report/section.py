@@ -6,14 +6,15 @@ The page is a loop over `page.SECTIONS`. A new section is a class in a file of i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from sp500.errors import ConfigError
 from sp500.report import costs
 from sp500.report.costs import Costs
+from sp500.report.lean import Stored, Trimmer
 from sp500.runs import store
 from sp500.runs.cost import RateTable
 from sp500.runs.details import Importance
@@ -27,7 +28,7 @@ class Runs:
     """All that a report is made of; epochs and trials go by their run's name."""
 
     records: Sequence[RunRecord]
-    """Oldest first."""
+    """Oldest first; without details, if `stored` has them."""
     epochs: Mapping[str, Sequence[EpochMetrics]]
     trials: Mapping[str, Sequence[TrialResult]]
     rates: RateTable | None = None
@@ -39,6 +40,12 @@ class Runs:
     """What `sp500 importance` found, by the run's name."""
     chosen: bool = False
     """True if the user named the runs: then all searches and walk-forwards are in detail, and settings compared."""
+    stored: Callable[[str], RunRecord | None] = lambda _name: None
+    """Reads a record with its details."""
+
+    def whole(self, record: RunRecord) -> RunRecord:
+        """Return a record with its details."""
+        return self.stored(record.name) or record
 
     @cached_property
     def costs(self) -> Costs:
@@ -54,21 +61,27 @@ def read_runs(
     One that cannot be read is listed with its reason, and ends nothing. Raises ConfigError for a name that has no run,
     and for a project without runs.
     """
-    scanned = _choose(folder.scan(), names, project)
+    scanned = _choose(folder.scan(Trimmer()), names, project)
     damaged, records = list(scanned.damaged), list[RunRecord]()
-    epochs, trials, importance = {}, dict[str, list[TrialResult]](), dict[str, Importance]()
+    curves, searches, importance = set[str](), set[str](), dict[str, Importance]()
+
+    def read_trials(name: str) -> list[TrialResult]:
+        return list(Ledger(folder.root / name).results.values())
+
     for record in scanned.records:
-        try:
-            epochs[record.name] = folder.epochs(record.name)
+        try:  # all files are read here, so that each that is damaged is named
+            curves.update([record.name] if len(folder.epochs(record.name)) > 1 else [])
+            searches.update([record.name] if record.search is not None and read_trials(record.name) else [])
             inputs = folder.run(record.name).importance()
-            results = Ledger(folder.root / record.name).results.values() if record.search is not None else ()
         except ConfigError as error:
             damaged.append(str(error))
             continue
-        trials |= {record.name: list(results)} if results else {}
         importance |= {record.name: inputs} if inputs else {}
         records.append(record)
-    return Runs(records, epochs, trials, rates, scanned.unended, damaged, importance, bool(names or project))
+    epochs, trials = Stored(curves, folder.epochs), Stored(searches, read_trials)
+    # The parts of one record are asked for one after another.
+    read = lru_cache(1)(folder.record)
+    return Runs(records, epochs, trials, rates, scanned.unended, damaged, importance, bool(names or project), read)
 
 
 def _choose(scanned: store.Runs, names: Collection[str], project: str) -> store.Runs:

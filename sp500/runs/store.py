@@ -79,9 +79,12 @@ class Run:
         if begun := self.start_record():
             self.write_start(begun.model_copy(update={"planned": PlannedSearch(trials=trials, at=datetime.now(UTC))}))
 
-    def attempt_without_record(self) -> RunRecord | None:
-        """Return the last attempt, up to the last file that it wrote, if it left no record: killed or still running."""
-        begun, done = self.start_record(), self.record()
+    def attempt_without_record(self, done: RunRecord | None = None) -> RunRecord | None:
+        """Return the last attempt, up to the last file that it wrote, if it left no record: killed or still running.
+
+        `done` is the record, if it was read already.
+        """
+        begun, done = self.start_record(), done or self.record()
         if begun is None or (done is not None and done.finished >= begun.started):
             return None
         # Files of epochs, trials, folds and checkpoints; the hidden ones are of the lock, which others touch as well.
@@ -177,7 +180,8 @@ class Run:
         """Read what `write_importance` wrote; None if it was never asked for. Raises ConfigError for a damaged file."""
         path = self.path / IMPORTANCE
         try:
-            return TypeAdapter(Importance).validate_json(path.read_bytes())
+            data = path.read_bytes()
+            return TypeAdapter(Importance).validate_json(data)
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
@@ -262,20 +266,24 @@ class RunStore:
         with self.open(name, resume=True) as run, explain_errors(run.path):
             shutil.rmtree(run.path)
 
-    def scan(self) -> Runs:
-        """Read all runs of the folder. One that cannot be read is listed with its reason and ends nothing."""
+    def scan(self, trim: Callable[[RunRecord], RunRecord] = lambda record: record) -> Runs:
+        """Read all runs of the folder, and keep of each record what `trim` returns.
+
+        One that cannot be read is listed with its reason and ends nothing.
+        """
         records, unended, damaged = [], [], []
         for path in sorted(self.root.iterdir()) if self.root.is_dir() else []:
             run = Run(path)
             if path.name == REPORT or path.name.startswith(".") or not path.is_dir():
                 continue
             try:
-                record, attempt = run.record(), run.attempt_without_record()
+                record = run.record()
+                attempt = run.attempt_without_record(record)
             except ConfigError as error:
                 damaged.append(str(error))
                 continue
-            records += [record] if record else []
-            unended += [attempt] if attempt else []
+            records += [trim(record)] if record else []
+            unended += [trim(attempt)] if attempt else []
         return Runs(
             tuple(sorted(records, key=lambda record: record.finished)),
             tuple(sorted(unended, key=lambda record: record.started)),

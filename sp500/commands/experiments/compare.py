@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -13,6 +14,7 @@ from sp500.commands import rate_table
 from sp500.console.entry import Answer, Flags, run_script
 from sp500.errors import ConfigError, DiskError
 from sp500.formatting import some
+from sp500.machine.imports import uncollected
 from sp500.runs.cost import RateTable
 from sp500.runs.store import REPORT, RunStore
 
@@ -40,15 +42,16 @@ class Compare(Flags):
 
 def act(config: Compare) -> Answer:
     """Write the report and print its path."""
-    from sp500.report import page
-    from sp500.report.section import read_runs
-
     if not config.runs_dir.is_dir():
         raise ConfigError(f"--runs-dir {config.runs_dir}: no such folder")
     rates = rate_table.read(config.rates)
     if config.watch and not config.dry_run:
         return _watch(config, rates)
-    runs = read_runs(RunStore(config.runs_dir), rates, names=config.runs, project=config.project)
+    with uncollected():
+        from sp500.report import page
+        from sp500.report.section import read_runs
+
+        runs = read_runs(RunStore(config.runs_dir), rates, names=config.runs, project=config.project)
     out = config.out or config.runs_dir / REPORT
     if config.dry_run:
         names = [record.name for record in runs.records]
@@ -60,7 +63,8 @@ def act(config: Compare) -> Answer:
         raise
     except OSError as error:
         raise ConfigError(f"--out {out}: cannot be written ({error.strerror})") from error
-    return Answer(report.numbers, page.summary(report))
+    plain = json.loads((out / "report.json").read_bytes()) if config.json_output else {}
+    return Answer(plain, page.summary(report))
 
 
 def _watch(config: Compare, rates: RateTable | None) -> Answer:

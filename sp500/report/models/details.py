@@ -5,11 +5,12 @@ report.json has the same of every model, with the monthly curves.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from sp500 import formatting
 from sp500.formatting import fixed, percent
-from sp500.report.models.results import Group, ModelRow
+from sp500.report.models.results import Group
+from sp500.report.models.scores import MODELS, cut_models
 from sp500.report.plot_style import Figure
 from sp500.report.tables import Table, table
 from sp500.runs.details import Breakdown, Importance, Part, Score, Strategy
@@ -29,11 +30,10 @@ def list_parts(group: Group, importance: Mapping[str, Importance]) -> list[Table
     # matplotlib takes a second to load, which a terminal need not wait for.
     from sp500.report.models import figures
 
-    detailed = [(row, row["breakdown"]) for row in group.models if row["breakdown"]]
-    shown: list[Table | Figure | None] = [_compare_earnings(group, detailed)]
-    trained = [(row, details) for row, details in detailed if row["best_epoch"] != 0]
-    if trained:  # the naive forecast is the same for all tickers and dates
-        row, details = trained[0]
+    shown: list[Table | Figure | None] = [_compare_earnings(group)]
+    # The naive forecast is the same for all tickers and dates.
+    row = next((row for row in group.models if row["breakdown"] and row["best_epoch"] != 0), None)
+    if row and row["breakdown"] and (details := row["breakdown"]()):
         scores = {score["ticker"]: score for score in details["tickers"]}
         shown += [
             figures.tickers(row["name"], scores, group.name),
@@ -74,11 +74,12 @@ def _score_cells(score: Score) -> dict[str, str]:
     }
 
 
-def _compare_earnings(group: Group, detailed: Sequence[tuple[ModelRow, Breakdown]]) -> Table | None:
+def _compare_earnings(group: Group) -> Table | None:
     """Return what every model earned by the sign of its forecasts and by its portfolios."""
     lines = []
-    for row, details in detailed:
-        rules = {strategy["name"]: strategy for strategy in details["strategies"]}
+    for row in group.models[:MODELS]:
+        details = row["breakdown"]() if row["breakdown"] else None
+        rules = {strategy["name"]: strategy for strategy in details["strategies"]} if details else {}
         if "model" not in rules:
             continue
         line = {"Model": row["name"], **_earning_cells(rules["model"])}
@@ -90,7 +91,7 @@ def _compare_earnings(group: Group, detailed: Sequence[tuple[ModelRow, Breakdown
         lines.append(line)
     note = (
         "Net: after costs. Return: mean of a year, not compounded. Drawdown: largest fall of the compounded value from "
-        "a peak."
+        f"a peak.{cut_models(group)}"
     )
     caption = f"{group.subject}: what trading the sign of each model's forecasts earned"
     return table(caption, lines, text=("Model",), note=note) if lines else None

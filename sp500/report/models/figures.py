@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from textwrap import fill
 from typing import Any
 
@@ -64,7 +65,7 @@ def improvements(group: Group) -> Figure | None:
 @apply_style()
 def curves(group: Group, epochs: Mapping[str, Sequence[EpochMetrics]]) -> Figure | None:
     """Draw small multiples: training and validation loss per epoch against their values at the best epoch."""
-    rows = [row for row in group.models if len(epochs.get(row["run"], ())) > 1]
+    rows = [row for row in group.models if row["run"] in epochs]
     if not rows:
         return None
     shown = rows[:PANELS]
@@ -97,10 +98,10 @@ def curves(group: Group, epochs: Mapping[str, Sequence[EpochMetrics]]) -> Figure
 @apply_style()
 def measures(group: Group, epochs: Mapping[str, Sequence[EpochMetrics]]) -> Figure | None:
     """Draw small multiples: each number that a task of the user's measures, per epoch, with a line per model."""
-    names = sorted({name for row in group.models for epoch in epochs.get(row["run"], ()) for name in epoch.measures})
+    shown = group.models[:PANELS]
+    names = sorted({name for row in shown for epoch in epochs.get(row["run"], ()) for name in epoch.measures})
     if not names:
         return None
-    shown = group.models[:PANELS]
     down = -(-len(names) // ACROSS)
     height = 0.2 + 1.75 * down
     chart = Canvas(figsize=(WIDE, height))
@@ -119,12 +120,13 @@ def measures(group: Group, epochs: Mapping[str, Sequence[EpochMetrics]]) -> Figu
 @apply_style()
 def growth(group: Group) -> Figure | None:
     """Draw the growth of 1 over the test: every model thin, the best thick; below, its drawdown."""
-    traded = [(row["name"], lines) for row in group.models if (lines := row["growth"])]
+    known = ((row["name"], read()) for row in group.models if (read := row["growth"]))
+    traded = [(name, lines) for name, lines in islice(known, PANELS) if lines]
     if not traded or len(traded[0][1]["dates"]) < FEWEST_MONTHS:
         return None
     (name, best), *others = traded
     chart, (axes, below) = _stack()
-    for _, lines in reversed(others[: PANELS - 1]):
+    for _, lines in reversed(others):
         axes.plot(_dates(lines), lines["model"], color=BLUE, linewidth=0.7, alpha=0.4)
     model = axes.plot(_dates(best), best["model"], color=BLUE, linewidth=2.6)
     held = axes.plot(_dates(best), best["buy_and_hold"], color=INK, linewidth=1, linestyle="--")  # seen over the model

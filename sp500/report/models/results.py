@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import repeat
 from typing import Any, Literal, TypedDict
 
 from sp500 import formatting
@@ -23,6 +22,8 @@ from sp500.runs.results import Improvement, Metrics
 FEW = 4
 """Tickers that are still named one by one."""
 NAME_PARTS = 4
+Read = Callable[[RunRecord], RunRecord]
+"""Returns a record with all its details."""
 
 
 class NaiveRow(TypedDict):
@@ -60,11 +61,11 @@ class ModelRow(TypedDict):
     best_epoch: int | None
     untrained_loss: float | None
     test: Metrics
-    growth: Metrics | None
-    """Growth of 1 by trading its forecasts, after costs: `dates`, `model`, `buy_and_hold`."""
+    growth: Callable[[], Metrics | None] | None
+    """Reads the growth of 1 by trading its forecasts, after costs: `dates`, `model`, `buy_and_hold`."""
     improvement: Improvement | None
-    breakdown: Breakdown | None
-    """The test in detail, of a model of prices."""
+    breakdown: Callable[[], Breakdown | None] | None
+    """Reads the test in detail, of a model of prices."""
     elsewhere: Elsewhere | None
     """Of forecasts that were not made here."""
 
@@ -119,7 +120,12 @@ class Group:
         return int(self.newest.config.get("data", {}).get("horizon", 1))
 
 
-def group_runs(records: Sequence[RunRecord]) -> list[Group]:
+def keep_all(record: RunRecord) -> RunRecord:
+    """Return a record that has its details already."""
+    return record
+
+
+def group_runs(records: Sequence[RunRecord], read: Read = keep_all) -> list[Group]:
     """Return judged models by what makes their rows comparable, largest group first."""
     newest_runs = _newest_of_each(records)
     members: dict[str, list[tuple[RunRecord, list[str]]]] = {}
@@ -127,12 +133,12 @@ def group_runs(records: Sequence[RunRecord]) -> list[Group]:
         members.setdefault(_group_name(record), []).append((record, replaced))
     groups = []
     for name, judged in members.items():
-        rows = [_model(record, name, replaced) for record, replaced in judged]
+        rows = [_model(record, name, replaced, read) for record, replaced in judged]
         _tell_apart(rows, [record for record, _ in judged])
         rows.sort(key=_merit, reverse=True)
         newest = judged[-1][0]
         groups.append(Group(name, _task(newest), newest, rows, _naive(newest, name)))
-    return sorted(map(_tell_group_apart, groups, repeat(groups)), key=lambda group: -len(group.models))
+    return sorted(_tell_groups_apart(groups), key=lambda group: -len(group.models))
 
 
 def list_without_metrics(records: Sequence[RunRecord]) -> list[ModelRow]:
@@ -207,7 +213,7 @@ def _merit(row: ModelRow) -> float:
     return float("-inf") if merit is None else float(merit)
 
 
-def _model(record: RunRecord, group: str | None, replaced: list[str]) -> ModelRow:
+def _model(record: RunRecord, group: str | None, replaced: list[str], read: Read = keep_all) -> ModelRow:
     test = dict(record.metrics.get("test") or {})
     improvement, growth = test.pop("improvement", None), test.pop("growth", None)
     test.pop("buy_and_hold", None)  # a row of its own
@@ -232,9 +238,9 @@ def _model(record: RunRecord, group: str | None, replaced: list[str]) -> ModelRo
         "best_epoch": record.best_epoch,
         "untrained_loss": record.untrained_loss,
         "test": test,
-        "growth": growth,
+        "growth": None if growth is None else lambda: read(record).metrics["test"].get("growth"),
         "improvement": improvement,
-        "breakdown": record.breakdown,
+        "breakdown": None if record.breakdown is None else lambda: read(record).breakdown,
         "elsewhere": record.elsewhere,
     }
 
@@ -254,15 +260,21 @@ def _tell_apart(rows: list[ModelRow], records: Sequence[RunRecord]) -> None:
             rows[place]["name"] = f"{name} ({apart})" if len(places) > 1 else name
 
 
-def _tell_group_apart(group: Group, groups: Sequence[Group]) -> Group:
-    """Return the group with the settings of its data that differ from those of groups with the same subject."""
-    namesakes = [_test_settings(other.newest) for other in groups if other.subject == group.subject]
-    if len(namesakes) < 2:
-        return group
-    own = _test_settings(group.newest)
-    differing = [key for key in own if any(other.get(key) != own[key] for other in namesakes)]
-    apart = ", ".join(f"{key} {formatting.setting(own[key]) or formatting.NOTHING}" for key in differing)
-    return replace(group, apart=apart if 0 < len(differing) <= NAME_PARTS else group.newest.name)
+def _tell_groups_apart(groups: Sequence[Group]) -> Iterator[Group]:
+    """Yield the groups, with the settings of their data that differ from those of groups with the same subject."""
+    namesakes: dict[str, list[dict[str, object]]] = {}
+    settings = [_test_settings(group.newest) for group in groups]
+    for group, own in zip(groups, settings, strict=True):
+        namesakes.setdefault(group.subject, []).append(own)
+    varied = {
+        subject: {key for own in alike for key in {*own, *alike[0]} if own.get(key) != alike[0].get(key)}
+        for subject, alike in namesakes.items()
+    }
+    for group, own in zip(groups, settings, strict=True):
+        differing = [key for key in own if key in varied[group.subject]]
+        apart = ", ".join(f"{key} {formatting.setting(own[key]) or formatting.NOTHING}" for key in differing)
+        named = apart if 0 < len(differing) <= NAME_PARTS else group.newest.name
+        yield replace(group, apart=named) if len(namesakes[group.subject]) > 1 else group
 
 
 def _test_settings(record: RunRecord) -> dict[str, object]:

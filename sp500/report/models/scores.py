@@ -87,6 +87,19 @@ def comparison(group: Group, more: Cells = no_cells) -> Table:
     return table(_caption(group), lines, text=("Model", "Verdict", "Run"), kinds=kinds, note=_note(group, metrics))
 
 
+def summarize(groups: Sequence[Group]) -> Table:
+    """Return a line per group: its best model against the naive forecast."""
+    lines = [
+        {"Test": _caption(group), "Models": f"{len(group.models):,}", "Best": best["name"]}
+        | _improvement(best["improvement"], group.naive_epoch(best))
+        for group in groups[:MODELS]
+        for best in group.models[:1]
+    ]
+    cut = f" {MODELS} of them." if len(groups) > MODELS else ""
+    note = f"Those with fewer models than the tests above.{cut} report.json has all of their models."
+    return table(f"{len(groups):,} other sets of test data", lines, text=("Test", "Best", "Verdict"), note=note)
+
+
 def rivals(group: Group) -> Table | None:
     """Return the best model's improvement over each naive forecast, where its task judges it by several losses."""
     best = next((row for row in group.models if row["test"].get("against")), None)
@@ -200,8 +213,8 @@ def _note(group: Group, metrics: list[Metric]) -> str:
     if any(formatting.bounds(gain) for gain in gains):
         dates = ", whose volatility other dates may not have" if group.kind.from_prices else ""
         remarks.append(f"95% intervals are for this test set{dates}: Newey-West standard errors and Student's t.")
-    if len(group.models) > MODELS:
-        remarks.append(f"The {MODELS} best of {len(group.models):,} models; report.json has all.")
+    if cut := cut_models(group):
+        remarks.append(cut.strip())
     if "information_coefficient" in keys:
         remarks.append("IC: rank correlation of forecast and return.")
     if "daily_ic" in keys:
@@ -213,6 +226,12 @@ def _note(group: Group, metrics: list[Metric]) -> str:
     if "sharpe_after_cost" in keys:
         remarks.append(sharpe_note(group.newest.config))
     return " ".join(remarks)
+
+
+def cut_models(group: Group) -> str:
+    """Return that a table has the best models only, if that is so."""
+    all_models = len(group.models)
+    return f" The {MODELS} best of {all_models:,} models; report.json has all." if all_models > MODELS else ""
 
 
 def explain_improvement(gains: Sequence[Improvement], *, starts_naive: bool) -> list[str]:

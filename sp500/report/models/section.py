@@ -11,6 +11,9 @@ from sp500.report.models.results import Group, ModelRow, group_runs, list_withou
 from sp500.report.section import Runs, Section
 from sp500.report.tables import name_runs
 
+GROUPS = 10
+"""Sets of test data in detail, those with most models; of the others a line each."""
+
 
 class ModelSection(Section):
     """Models by what makes their test metrics comparable."""
@@ -19,11 +22,11 @@ class ModelSection(Section):
 
     def collect(self, runs: Runs) -> tuple[list[Group], list[ModelRow]]:
         """Return the groups, and rows of runs without test metrics."""
-        return group_runs(runs.records), list_without_metrics(runs.records)
+        return group_runs(runs.records, runs.whole), list_without_metrics(runs.records)
 
     def sentences(self, found: tuple[list[Group], list[ModelRow]], runs: Runs) -> list[str]:
         """Return a sentence per set of test data."""
-        return [sentence for group in found[0] for sentence in verdicts.models(group)]
+        return [sentence for group in found[0][:GROUPS] for sentence in verdicts.models(group)]
 
     def parts(self, found: tuple[list[Group], list[ModelRow]], runs: Runs) -> tuple[Any, ...]:
         """Return a table and figures per set of test data, the spread over seeds, and what is left out."""
@@ -40,11 +43,17 @@ class ModelSection(Section):
                 _sample(group),
                 *(verdicts.tries(row["name"], row["elsewhere"]) for row in group.models if row["elsewhere"]),
             )
-            for group in found[0]
+            for group in found[0][:GROUPS]
         ]
+        rest = found[0][GROUPS:]
         seeds = scores.seeds_table(runs.records)
         shown = [part for parts in drawn for part in parts if part is not None]
-        return (*shown, *([seeds] if seeds else []), *_list_left_out(*found))
+        return (
+            *shown,
+            *([scores.summarize(rest)] if rest else []),
+            *([seeds] if seeds else []),
+            *_list_left_out(*found),
+        )
 
     def numbers(self, found: tuple[list[Group], list[ModelRow]], runs: Runs) -> dict[str, Any]:
         """Return each model's row, and importances by run."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from sp500.report import costs
@@ -21,7 +22,8 @@ class SearchSection(Section):
 
     def collect(self, runs: Runs) -> Search:
         """Return the newest search with all its arms."""
-        return newest(runs.records, runs.trials)
+        found = newest(runs.records, runs.trials)
+        return replace(found, record=found.record and runs.whole(found.record))
 
     def lead(self, found: Search, runs: Runs) -> str:
         """Return the chosen config."""
