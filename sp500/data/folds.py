@@ -65,22 +65,6 @@ class Folds:
         return card
 
 
-def prepare(
-    config: DataConfig,
-    *,
-    folds: int,
-    test_days: int,
-    chosen_until: str | None = None,
-    hooks: Hooks | None = None,
-) -> Folds:
-    """Return prices, features, and the dates of the folds; the last test ends with the last date whose return is known.
-
-    `chosen_until` is the last validation date of the search that chose the config. Raises DataError for too few dates.
-    """
-    prices, table = pipeline.read(config, hooks)
-    return cut(prices, table, config, folds=folds, test_days=test_days, chosen_until=chosen_until)
-
-
 def cut(
     prices: Prices,
     table: Features,
@@ -90,7 +74,10 @@ def cut(
     test_days: int,
     chosen_until: str | None = None,
 ) -> Folds:
-    """Return the same as `prepare`, from given prices and features."""
+    """Return the dates of the folds; the last test ends with the last date whose return is known.
+
+    `chosen_until` is the last validation date of the search that chose the config. Raises DataError for too few dates.
+    """
     dates = np.unique(np.concatenate([series.dates[np.isfinite(series.y)] for series in table.series]))
     cuts = walk_forward(
         dates, folds=folds, test_days=test_days, valid_from_train=config.valid_from_train, gap=config.purge

@@ -80,6 +80,7 @@ class Prepared:
         card = describe(self.prices, self.table, self.cut, self.config.horizon)
         card["windows"] = counts
         card["notes"] += shifts
+        names = {"features": list(self.table.names), "horizon": self.config.horizon}
         return Dataset(
             parts["train"],
             parts["valid"],
@@ -87,7 +88,7 @@ class Prepared:
             self.target_scale,
             self.naive_output,
             card,
-            state={**self._names(), **self.scaler.state, **self.table.state, **self.fitted},
+            state={**names, **self.scaler.state, **self.table.state, **self.fitted},
         )
 
     def materialise(self, dtype: str) -> Dataset:
@@ -110,9 +111,6 @@ class Prepared:
             x[done:end], targets[done:end], done = views.transpose(0, 2, 1), part.targets, end
         train = Windows(x.reshape(-1, source.features), np.arange(done) * length, targets, length)
         return replace(small, train=train, card={**small.card, "windows": small.card["windows"] | {"train": done}})
-
-    def _names(self) -> dict[str, Any]:
-        return {"features": list(self.table.names), "horizon": self.config.horizon}
 
     def _windows(
         self, series: Iterable[Series], span: tuple[np.datetime64, np.datetime64], dtype: str, *, index: bool

@@ -20,7 +20,7 @@ from sp500.errors import ConfigError, SP500Error
 from sp500.formatting import some
 from sp500.runs.checksums import append_line, read_rows
 from sp500.runs.record import Plain
-from sp500.runs.results import Overrides
+from sp500.runs.results import ChosenConfig, Overrides
 
 FILE, RUNGS, ASKED = "trials.jsonl", "rungs.jsonl", "asked.jsonl"
 
@@ -69,6 +69,12 @@ class TrialResult(Plain):
         if self.monitored is not None:
             return self.monitored
         return self.valid_loss / self.naive_loss if self.valid_loss is not None and self.naive_loss else self.valid_loss
+
+    @property
+    def choice(self) -> ChosenConfig:
+        """The config with its loss, as a record keeps the best."""
+        assert self.valid_loss is not None
+        return {"id": self.id, "overrides": self.overrides, "valid_loss": self.valid_loss, "score": self.score}
 
     @property
     def score_or_infinity(self) -> float:

@@ -7,18 +7,16 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from sp500.errors import ConfigError
 from sp500.programs import ranks
 from sp500.runs.experiments import PROGRAM_SEARCH
 from sp500.runs.record import RunRecord, make_record
-from sp500.runs.results import SearchSummary
 from sp500.runs.store import Run
-from sp500.runs.trials import Ledger, TrialResult
+from sp500.runs.trials import TrialResult
 from sp500.studies.program_settings import ProgramSearchSettings
-from sp500.tuning import programs, stopper, suggest
+from sp500.studies.searched import Searched, open_ledger
+from sp500.tuning import programs, suggest
 from sp500.tuning.arm import Collector
 from sp500.tuning.axes import Space
-from sp500.tuning.space import key
 
 
 @dataclass(frozen=True)
@@ -60,12 +58,7 @@ def run_search(
     suggested = suggest.load_method(planned.method)(
         programs.candidates(config, planned.space), planned.trials, config.search_seed
     )
-    ledger = Ledger(run.path, config.fingerprint)
-    for result in ledger.results.values():
-        if not planned.space.contains(result.overrides):
-            raise ConfigError(
-                f"{ledger.path} holds trials of another space than {planned.space.name}; choose another --name"
-            )
+    ledger = open_ledger(run.path, config.fingerprint, planned.space)
     done = len(ledger.results)
     run.write_plan(suggested.total)
     on_start(suggested.total, done)
@@ -73,8 +66,8 @@ def run_search(
         arm = choose_arm(config, run, stack)
         started = time.monotonic()
         arm.run(Collector(suggested, ledger, arm, on_result, config.stop_rule))
-        seconds = time.monotonic() - started
-    return build_record(config, run, planned, ledger, arm, seconds=seconds, resumed=done)
+        searched = Searched(planned, ledger, done, arm, time.monotonic() - started, config.stop_rule)
+    return build_record(config, run, searched, arm)
 
 
 def choose_arm(config: ProgramSearchSettings, run: Run, stack: ExitStack) -> programs.ProgramArm:
@@ -103,62 +96,21 @@ def choose_arm(config: ProgramSearchSettings, run: Run, stack: ExitStack) -> pro
     return arm
 
 
-def build_record(
-    config: ProgramSearchSettings,
-    run: Run,
-    planned: ProgramPlan,
-    ledger: Ledger,
-    arm: programs.ProgramArm,
-    *,
-    seconds: float,
-    resumed: int,
-) -> RunRecord:
+def build_record(config: ProgramSearchSettings, run: Run, searched: Searched, arm: programs.ProgramArm) -> RunRecord:
     """Return the record of a search that has just ended. Raises SP500Error when all programs failed."""
-    best, fingerprint = ledger.choose_best(), arm.fingerprint
-    summary = _summarize(config, planned, ledger, arm, best, resumed=resumed)
+    best, fingerprint = searched.ledger.choose_best(), arm.fingerprint
+    summary = searched.summarize(best, fingerprint)
     record = make_record(
         config.run_config(),
         name=run.name,
         experiment=PROGRAM_SEARCH,
         arm=arm.name,
         cluster=dict(arm.cluster),
-        search=summary,
-        samples=sum(result.samples for result in ledger.results.values()),
+        search={**summary, "metric": config.metric, "maximize": config.maximize},
+        samples=sum(result.samples for result in searched.ledger.results.values()),
         peak_memory_bytes=arm.peak_bytes or None,
         best_epoch=best.best_epoch,
     )
-    spent = record.seconds.model_copy(update={"search": seconds})
+    spent = record.seconds.model_copy(update={"search": searched.seconds})
     # The fingerprint is of the content that it began with, whatever its script is now.
     return record.model_copy(update={"fingerprint": fingerprint, "seed": config.search_seed, "seconds": spent})
-
-
-def _summarize(
-    config: ProgramSearchSettings,
-    planned: ProgramPlan,
-    ledger: Ledger,
-    arm: programs.ProgramArm,
-    best: TrialResult,
-    *,
-    resumed: int,
-) -> SearchSummary:
-    results, rule = ledger.results.values(), config.stop_rule
-    assert best.valid_loss is not None
-    summary: SearchSummary = {
-        "space": planned.space.name,
-        "method": planned.method,
-        "key": key(ledger.results, arm.fingerprint),
-        "configs": len(results),
-        "failed": sum(result.status != "ok" for result in results),
-        "resumed": resumed,
-        "rerun": ledger.rerun,
-        "trial_seconds": sum(result.seconds for result in results),
-        "cores": arm.cores,
-        "best": {"id": best.id, "overrides": best.overrides, "valid_loss": best.valid_loss, "score": best.score},
-        "by_dataset": [],
-        "deflated_sharpe": None,
-        "metric": config.metric,
-        "maximize": config.maximize,
-    }
-    if rule:
-        summary["stopped"] = stopper.count_stopped(result.stopped for result in results)
-    return summary

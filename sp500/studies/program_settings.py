@@ -144,6 +144,6 @@ class ProgramSearchSettings(ProgramExperiment):
     def check_ended(self, record: RunRecord) -> None:
         """Raise ConfigError if the script, a file or the space has changed since the run ended."""
         super().check_ended(record)
-        from sp500.studies import program_search, search_space
+        from sp500.studies import program_search, searched
 
-        search_space.check_unchanged(record, self.space, lambda: program_search.plan(self))
+        searched.check_unchanged(record, self.space, lambda: program_search.plan(self))

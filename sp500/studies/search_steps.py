@@ -9,27 +9,27 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sp500 import metrics
 from sp500.config import OwnModel, RunConfig
-from sp500.errors import ConfigError, attempt
+from sp500.errors import attempt
 from sp500.plugins import contract
 from sp500.runs.record import RunRecord
 from sp500.runs.results import ChosenConfig, SearchSummary
 from sp500.runs.store import Run
-from sp500.runs.trials import Ledger, TrialResult, read_trials
+from sp500.runs.trials import TrialResult, read_trials
 from sp500.studies import search, train
+from sp500.studies.searched import Searched, open_ledger
 from sp500.tasks import catalog
-from sp500.tuning import stopper, trial_data
+from sp500.tuning import trial_data
 from sp500.tuning.arm import Arm, Collector
 from sp500.tuning.arm_costs import Costs
 from sp500.tuning.limits import Plan
 from sp500.tuning.packing.scheduler import PackedArm
 from sp500.tuning.presets import OPTIONS
 from sp500.tuning.sequential import STATES, SequentialArm
-from sp500.tuning.space import ConfigTrial, Space, candidates, key, trial, valid
+from sp500.tuning.space import ConfigTrial, Space, candidates, trial, valid
 from sp500.tuning.suggest import load_method
 from sp500.tuning.trial_data import Datasets, TrialData
 
@@ -38,16 +38,6 @@ if TYPE_CHECKING:
 
 EXACT = 2.0
 """The factor to which the expected seconds are good."""
-
-
-@dataclass(frozen=True)
-class Searched:
-    """The outcome of the trials: their ledger, how many it held before, what they ran on, and seconds."""
-
-    ledger: Ledger
-    resumed: int
-    arm: Arm[ConfigTrial]
-    seconds: float
 
 
 def prepare(config: RunConfig, plan: Plan) -> tuple[RunConfig, Datasets]:
@@ -98,12 +88,8 @@ def run_trials(
 
     The first results correct `costs`, and a line says so.
     """
-    space = plan.space
-    suggested = load_method(plan.method)(candidates(base, space), plan.trials, base.train.seed)
-    ledger = Ledger(run.path, trial_data.hash_all(data))
-    for result in ledger.results.values():
-        if not space.contains(result.overrides):
-            raise ConfigError(f"{ledger.path} holds trials of another space than {space.name}; choose another --name")
+    suggested = load_method(plan.method)(candidates(base, plan.space), plan.trials, base.train.seed)
+    ledger = open_ledger(run.path, trial_data.hash_all(data), plan.space)
     done, started = len(ledger.results), time.monotonic()
     run.write_plan(suggested.total)
     on_start(suggested.total, done)
@@ -121,7 +107,7 @@ def run_trials(
 
     arm.run(Collector(suggested, ledger, arm, keep, plan.limits.stop))
     shutil.rmtree(run.path / STATES, ignore_errors=True)
-    return Searched(ledger, done, arm, time.monotonic() - started)
+    return Searched(plan, ledger, done, arm, time.monotonic() - started, plan.limits.stop)
 
 
 def _correct(costs: Costs, arm: Arm[ConfigTrial], results: Collection[TrialResult]) -> None:
@@ -181,25 +167,14 @@ def _add_search(record: RunRecord, plan: Plan, data: Datasets, searched: Searche
     results = searched.ledger.results
     sharpes = [result.valid_excess_sharpe for result in results.values() if result.status == "ok"]
     excess = record.metrics.get("valid", {}).get("excess")
-    summary = SearchSummary(
-        space=plan.space.name,
-        method=plan.method,
-        key=key(results, trial_data.hash_all(data)),
-        configs=len(results),
-        failed=sum(result.status != "ok" for result in results.values()),
-        resumed=searched.resumed,
-        rerun=searched.ledger.rerun,
-        trial_seconds=sum(result.seconds for result in results.values()),
-        cores=searched.arm.cores,
-        halving=plan.limits.halving,
-        packs=_list_packs(results.values()),
-        cpu_share=_cpu_share(results.values()) if record.device == "cpu" else None,
-        best=_describe(best),
-        by_dataset=_best_by_dataset(results.values()),
-        deflated_sharpe=metrics.deflated_excess(excess, sharpes),
-    )
-    if plan.limits.stop:
-        summary["stopped"] = stopper.count_stopped(result.stopped for result in results.values())
+    summary: SearchSummary = {
+        **searched.summarize(best, trial_data.hash_all(data)),
+        "halving": plan.limits.halving,
+        "packs": _list_packs(results.values()),
+        "cpu_share": _cpu_share(results.values()) if record.device == "cpu" else None,
+        "by_dataset": _best_by_dataset(results.values()),
+        "deflated_sharpe": metrics.deflated_excess(excess, sharpes),
+    }
     samples = record.samples + sum(result.samples for result in results.values())
     setup = record.seconds.setup - searched.seconds
     spent = record.seconds.model_copy(update={"setup": setup, "search": searched.seconds})
@@ -226,9 +201,4 @@ def _best_by_dataset(results: Iterable[TrialResult]) -> list[ChosenConfig]:
     scored = (result for result in results if result.score is not None)
     for result in sorted(scored, key=lambda result: result.score_or_infinity):
         best.setdefault(result.dataset, result)
-    return [{"dataset": name, **_describe(result)} for name, result in best.items()]
-
-
-def _describe(result: TrialResult) -> ChosenConfig:
-    assert result.valid_loss is not None
-    return {"id": result.id, "overrides": result.overrides, "valid_loss": result.valid_loss, "score": result.score}
+    return [{"dataset": name, **result.choice} for name, result in best.items()]

@@ -107,7 +107,7 @@ class SearchSettings(Experiment):
         if self.io.run_name and len(self.io.run_name) > 63 - len("-sequential"):
             raise ValueError("io.run_name: at most 52 characters, since --mode all adds the arm to it")
         if self.halving == 1 or (self.halving and (self.mode in {"sequential", "all"} or self.pack in {"off", "1"})):
-            raise ValueError("halving: needs 2 or more, packs of 2 or more (--pack), and --mode packed or ray")
+            raise ValueError("halving: stops members of packs: needs 2 or more, --pack 2 or more, --mode packed or ray")
         if self.workers_per_trial and self.model.estimator:
             raise ValueError(f"workers_per_trial: {explain_alone(self.model.kind)}; leave it out")
         if self.workers_per_trial and self.mode not in {"ray", "auto"}:
@@ -183,9 +183,9 @@ class SearchSettings(Experiment):
 
     def check_ended(self, record: RunRecord) -> None:
         """Raise ConfigError if the space is a file whose number of values has changed."""
-        from sp500.studies import search, search_space
+        from sp500.studies import search, searched
 
-        search_space.check_unchanged(record, self.space, lambda: search.plan(self))
+        searched.check_unchanged(record, self.space, lambda: search.plan(self))
 
     @property
     def joins_cluster(self) -> bool:

@@ -37,13 +37,14 @@ def preview(config: WalkForwardSettings) -> dict[str, object]:
 
 def cut_folds(config: WalkForwardSettings, hooks: Hooks | None = None) -> Folds:
     """Return prices, features and the dates of every fold."""
-    from sp500.data import folds
+    from sp500.data import folds, pipeline
 
     record = find_run(config.best_of, config.io.save_dir) if config.best_of else None
     # A search chose by its validation dates and has looked at no later ones.
     splits = record.data.get("splits") if record and record.search else None
     until = splits["valid"][1] if splits and "valid" in splits else None
-    return folds.prepare(config.data, folds=config.folds, test_days=config.test_days, chosen_until=until, hooks=hooks)
+    prices, table = pipeline.read(config.data, hooks)
+    return folds.cut(prices, table, config.data, folds=config.folds, test_days=config.test_days, chosen_until=until)
 
 
 def find_run(name: str, folder: Path) -> RunRecord:

@@ -74,12 +74,10 @@ def _part(place: Path, classes: list[str]) -> Labelled:
     images = [decode(path, str(path)) for _, _, path in files]
     for image, (_, _, path) in zip(images, files, strict=True):
         if image.shape != images[0].shape:
-            raise DataError(f"{path}: is {_size(image)}, the images before it are {_size(images[0])}; make all alike")
+            raise DataError(
+                f"{path}: is {_words(*image.shape)}, the others are {_words(*images[0].shape)}; make all alike"
+            )
     return Labelled(np.stack(images), np.array([number for _, number, _ in files], np.int64))
-
-
-def _size(image: np.ndarray) -> str:
-    return _words(image.shape[0], image.shape[1], image.shape[2])
 
 
 def _words(height: int, width: int, channels: int) -> str:
@@ -105,7 +103,7 @@ def decode(file: Path | io.BytesIO, name: str, expected: tuple[int, int, int] | 
         raise DataError(f"{name}: cannot be read ({error})") from error
     pixels = pixels[..., None] if pixels.ndim == 2 else pixels
     if expected and pixels.shape != expected:
-        raise DataError(f"{name}: is {_size(pixels)}, expected {_words(*expected)}")
+        raise DataError(f"{name}: is {_words(*pixels.shape)}, expected {_words(*expected)}")
     return pixels
 
 
