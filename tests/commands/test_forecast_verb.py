@@ -120,7 +120,7 @@ def test_machine_that_costs_nothing_has_no_column_of_zeros_but_its_type(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--workers", 0, 2, -1), "ConfigError: --workers: expected numbers of workers above 0, got 0 and -1\n"),
+        (("--workers", 0, 2, -1), "ConfigError: --workers"),
         (("--size", 0), "ConfigError: --size: "),
         (("--experiment", "sail"), "sail"),
         (("--rates", "nowhere.yaml"), "--rates nowhere.yaml: cannot be read"),

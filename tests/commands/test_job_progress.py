@@ -1,47 +1,9 @@
-"""Progress in words, and the folder of a job's run by its command, settings and environment."""
-
-from pathlib import Path
+"""Progress in words."""
 
 import pytest
 
 from sp500.commands.jobs import job_progress
 from sp500.progress import RunProgress
-
-REQUEST = {"cwd": "/project", "environment": {"SP500_RUNS_DIR": "/data/runs"}}
-BARE = {"cwd": "/project", "environment": {}}
-
-
-@pytest.mark.parametrize(
-    ("argv", "settings", "request_", "folder"),
-    [
-        (["--name", "a"], {}, REQUEST, "/data/runs/a"),
-        (["--name", "a"], {}, BARE, "/project/runs/a"),
-        (["--io.run-name=a", "--io.save_dir", "out"], {}, REQUEST, "/project/out/a"),
-        (["--name", "a", "--runs-dir", "/mnt"], {"io": {"run_name": "b", "save_dir": "/c"}}, REQUEST, "/mnt/a"),
-        ([], {"io": {"run_name": "b", "save_dir": "/c"}}, REQUEST, "/c/b"),
-        ([], {"name": "b"}, REQUEST, "/data/runs/b"),
-        ([], {}, REQUEST, None),
-        (["--name", "../a"], {}, REQUEST, None),
-        (["--name"], {}, REQUEST, None),
-    ],
-)
-def test_folder_of_a_run_on_this_machine_follows_flags_settings_and_environment(argv, settings, request_, folder):
-    spec = {"argv": ["python", "experiments/train.py", *argv], "settings": settings, "env": {}}
-    assert job_progress.run_folder(spec, request_, here=True) == (Path(folder) if folder else None)
-
-
-@pytest.mark.parametrize(
-    ("argv", "env", "folder"),
-    [
-        (["--runs-dir", "/shared"], {}, "/shared/a"),
-        ([], {"SP500_RUNS_DIR": "/shared"}, "/shared/a"),
-        (["--runs-dir", "shared"], {}, None),
-        ([], {}, None),
-    ],
-)
-def test_folder_of_a_run_elsewhere_is_known_where_it_is_absolute(argv, env, folder):
-    spec = {"argv": ["python", "train.py", "--name", "a", *argv], "settings": {}, "env": env}
-    assert job_progress.run_folder(spec, {}, here=False) == (Path(folder) if folder else None)
 
 
 @pytest.mark.parametrize(

@@ -191,7 +191,8 @@ def _most(context: AgentContext, target: Target, request: requests.SubmitJob) ->
     uncounted = [name for name in ("cpus", "gpus", "memory") if getattr(request, name) and getattr(room, name) == inf]
     if uncounted:
         raise ConfigError(
-            f"{', '.join(uncounted)}: leave it out, or write what {on} has into capacity: {{{on}: ...}} of {file}"
+            f"{', '.join(uncounted)}: the capacity of {on} is not configured; leave it out, or write "
+            f"capacity: {{{on}: ...}} into {file}"
         )
     if room.cpus < inf:
         return room.cpus // cpus, f"the capacity of {on} ({room.text()})"
