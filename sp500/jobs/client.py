@@ -163,8 +163,8 @@ def _check_room(jobs: Sequence[NewJob], settings: QueueSettings, queue: Queue) -
         room = settings.room(job.kind.name, machine)
         if not (job.queued_elsewhere or room.holds(job.demand)):
             raise ResourcesError(
-                f"{job.name}: needs {job.demand.text()}, and there are {room.text()} in all; ask for less, or raise "
-                f"capacity in {queue.folder / queue_settings.FILE}"
+                f"{job.name}: needs {job.demand.text()}, but there are only {room.text()} in all; use fewer --workers"
+                f" or less --cpus, --gpus and --memory, or raise capacity in {queue.folder / queue_settings.FILE}"
             )
     for project in sorted({job.project for job in jobs} - set(settings.budgets) if settings.budgets else ()):
         if near := difflib.get_close_matches(project, settings.budgets, n=1):

@@ -117,7 +117,7 @@ def test_local_run_with_other_files_is_kept_and_the_others_come(cluster, runs, c
     write_local(runs, "search")
     code, out, err = cluster.call("fetch-results")
     assert code == 2
-    assert "search: the run in runs differs" in err
+    assert "search: the run in runs is another" in err
     assert out.count("fetched") == len(RUNS) - 1
     assert content(runs / "search") == {"epochs.jsonl": b"mine"}
 

@@ -137,7 +137,7 @@ class RunsClaim:
             target = value.removeprefix(LINK)
             if "/" in target or target in {"", ".", ".."}:
                 raise DataError(
-                    f"contains the link {_printable(path)} -> {_printable(target)} to another folder; remove it"
+                    f"contains the link {_printable(path)} -> {_printable(target)}; it leads elsewhere: remove it"
                 )
         size, free = listing.total_bytes, shutil.disk_usage(self.folder).free
         if size > max_bytes:

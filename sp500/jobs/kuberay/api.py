@@ -74,12 +74,14 @@ class KubeApi:
         """The package's client. Raises Unreachable if there are no credentials to make one with."""
         return _client_of(self.context, self.kubeconfig)
 
-    def get(self, resource: Resource, name: str) -> Document | None:
-        """Return the object of that name, or None."""
+    def get(self, resource: Resource, name: str, *, may_be_denied: bool = False) -> Document | None:
+        """Return the object of that name, or None; an empty one that this user may not read, if it `may_be_denied`."""
         path = self._path(resource, name)
         answer = self._ask("GET", path)
         if answer.code == 404 and answer.names_an_object:
             return None
+        if may_be_denied and answer.code != 200:
+            return {}
         return answer.document_or(self._refusal("GET", path, answer))
 
     def items(self, resource: Resource, *, labels: str = "", fields: str = "") -> list[Document]:
@@ -101,13 +103,6 @@ class KubeApi:
         """Return the first page of `items`; empty if the server has no such kind, or this user may not read it."""
         answer = self._ask("GET", self._path(resource), {"labelSelector": labels})
         return items(answer.document.get("items")) if answer.code == 200 else []
-
-    def peek(self, resource: Resource, name: str) -> Document | None:
-        """Return the object; None if none has that name, and empty if this user may not read it."""
-        answer = self._ask("GET", self._path(resource, name))
-        if answer.code == 404 and answer.names_an_object:
-            return None
-        return answer.document if answer.code == 200 else {}
 
     def create(self, resource: Resource, body: Document, *, dry_run: bool = False) -> Document | None:
         """Create an object and return it as the server keeps it; None if the name exists. Raises Refused.

@@ -96,7 +96,7 @@ class KubeRayExecutor:
         self._api.create(RAYJOBS, job, dry_run=True)
         narrow = []
         for claim in sorted({name for ray in clusters(job) for group in ray.groups for name in _claims(group)}):
-            volume_claim = self._api.peek(CLAIMS, claim)
+            volume_claim = self._api.get(CLAIMS, claim, may_be_denied=True)
             modes = section(volume_claim or {}, "spec").get("accessModes")
             narrow += [claim] if modes == ["ReadWriteOnce"] else []
             if volume_claim is None:

@@ -196,7 +196,7 @@ def pack_files(paths: Sequence[Path]) -> bytes:
         ) from None
     if (size := len(buffer.getvalue())) > LIMIT_ZIP_BYTES:
         raise ConfigError(
-            f"--file: a zip of {len(paths)} files has {size / 1e6:.2f} MB, over the {LIMIT_ZIP_BYTES / 1e6:.2f} MB of "
+            f"--file: {len(paths)} files in a zip of {size / 1e6:.2f} MB, over the {LIMIT_ZIP_BYTES / 1e6:.2f} MB of "
             "a ConfigMap. Upload their folder: scripts/upload-data FOLDER"
         )
     return buffer.getvalue()

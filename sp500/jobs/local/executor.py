@@ -40,7 +40,7 @@ def request(spec: JobSpec, *, cwd: Path, environment: Mapping[str, str], python:
     puts in its place. Raises ConfigError for a secret that the environment lacks.
     """
     if missing := sorted(set(spec.secrets) - set(environment)):
-        raise ConfigError(f"secrets: {missing[0]} is not in the environment; export {missing[0]}")
+        raise ConfigError(f"secrets: {missing[0]} is not in the environment; export it from your shell")
     first, *rest = spec.command(SETTINGS)
     return {
         "argv": [python if first in {"python", "python3"} else first, *rest],
@@ -204,6 +204,6 @@ def _current_state(job: JobFolder, command: Command | None, *, watched: bool) ->
         return JobState.RUNNING, f"runs on this machine as process {command.pid}{stopping}{second}"
     if (start := job.start()) is None:
         return JobState.LOST, "never began: its start was cut off; submitting it again starts it"
-    if command and processes.members(job.path, command.pid, start.pid, command.born):
+    if command and processes.members(job.path, command.pid, start, command.born):
         return JobState.RUNNING, f"runs as process {command.pid} without limits: its supervisor was killed"
     return JobState.LOST, "ended without an exit code: killed with its supervisor, or this machine was restarted"

@@ -60,13 +60,6 @@ class Request(TypedDict):
 
 
 @dataclass(frozen=True)
-class Start:
-    """The supervisor that began the job: what start.json and second.json hold."""
-
-    pid: int
-
-
-@dataclass(frozen=True)
 class Command:
     """The process of the command: what command.json holds."""
 
@@ -118,10 +111,10 @@ class JobFolder:
         request: Request | None = self._read(REQUEST)
         return request
 
-    def start(self) -> Start | None:
-        """Return the supervisor that began the job. None if it has not begun."""
+    def start(self) -> int | None:
+        """Return the process id of the supervisor that began the job. None if it has not begun."""
         content = self._read(START)
-        return None if content is None else Start(**content)
+        return None if content is None else int(content["pid"])
 
     def command(self) -> Command | None:
         """Return the process of the command. None if there is none yet."""

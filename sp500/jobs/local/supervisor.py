@@ -25,7 +25,7 @@ from pathlib import Path
 import psutil
 
 from sp500.jobs.local import log_file, processes
-from sp500.jobs.local.job_folder import COMMAND, SECOND, START, STOP, Command, Ending, JobFolder, Request, Start
+from sp500.jobs.local.job_folder import COMMAND, SECOND, START, STOP, Command, Ending, JobFolder, Request
 from sp500.jobs.state import FINAL_CODES, JobState
 from sp500.machine import process_tree
 
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> None:
     if job.has(START):
         conclude(job, job.ending() or take_over(job, request, signals))
         return
-    job.write(START, asdict(Start(os.getpid())))
+    job.write(START, {"pid": os.getpid()})
     ending = Ending(JobState.FAILED, "its supervisor failed; the end of the log says why", retryable=True)
     try:
         process_tree.adopt_orphans()
@@ -87,7 +87,8 @@ def run(job: JobFolder, request: Request, signals: Signals) -> Ending:
     if fault := waiting.begin():
         code, reason = fault
         return Ending(JobState.FAILED, f"{reason} (exit code {code})", code)
-    return Watch(job, request, waiting.pid, Limits(job, request, command.begun, _measure_children)).ending(signals)
+    limits = Limits(job, request, command.begun, _measure_children)
+    return watch(job, request, waiting.pid, limits, signals)
 
 
 class Limits:
@@ -132,34 +133,27 @@ def _measure_children() -> int:
     return sum_pss_bytes(process_tree.list_below(psutil.Process()))
 
 
-class Watch:
-    """One command while it runs as a child of this process."""
+def watch(job: JobFolder, request: Request, pid: int, limits: Limits, signals: Signals) -> Ending:
+    """Wait for the end of a command that is a child of this process.
 
-    def __init__(self, job: JobFolder, request: Request, pid: int, limits: Limits) -> None:
-        self._job, self._pid, self._limits = job, pid, limits
-        self._grace: float = request["grace_seconds"]
-        self._code: int | None = None
-
-    def ending(self, signals: Signals) -> Ending:
-        """Wait for its end. One forced has the grace to end with all its children; its own end comes first."""
-        forced, kill_at = None, inf
-        while True:
-            cause = self._limits.check(signals.wait(TICK))
-            log_file.trim(self._job.log)
-            exit_codes, left = process_tree.reap_children()
-            self._code = exit_codes.get(self._pid, self._code)
-            if forced is None and self._code is not None:
-                return of_exit(self._code)
-            if forced is None and cause is not None:
-                forced, kill_at = cause, time.monotonic() + self._grace
-                if forced.exit_code == OUT_OF_MEMORY:
-                    return forced
-                process_tree.signal_group(self._pid, signal.SIGTERM)
-            elif forced and (not left or time.monotonic() >= kill_at):
-                return forced if forced.exit_code is not None else replace(forced, exit_code=self._shell_code())
-
-    def _shell_code(self) -> int:
-        return 128 + signal.SIGKILL if self._code is None else _shell_code(self._code)
+    One forced has the grace to end with all its children; its own end comes first.
+    """
+    code, forced, kill_at = None, None, inf
+    while True:
+        cause = limits.check(signals.wait(TICK))
+        log_file.trim(job.log)
+        exit_codes, left = process_tree.reap_children()
+        code = exit_codes.get(pid, code)
+        if forced is None and code is not None:
+            return of_exit(code)
+        if forced is None and cause is not None:
+            forced, kill_at = cause, time.monotonic() + request["grace_seconds"]
+            if forced.exit_code == OUT_OF_MEMORY:
+                return forced
+            process_tree.signal_group(pid, signal.SIGTERM)
+        elif forced and (not left or time.monotonic() >= kill_at):
+            own = 128 + signal.SIGKILL if code is None else _shell_code(code)
+            return forced if forced.exit_code is not None else replace(forced, exit_code=own)
 
 
 def of_exit(code: int) -> Ending:
@@ -211,8 +205,8 @@ def take_over(job: JobFolder, request: Request, signals: Signals) -> Ending:
     lost = Ending(JobState.LOST, "ended after its supervisor was killed, so its exit code is not known", retryable=True)
     if command is None:
         return lost
-    job.write(SECOND, asdict(Start(os.getpid())))
-    orphans = Orphans(job, command.pid, start.pid, command.born)
+    job.write(SECOND, {"pid": os.getpid()})
+    orphans = Orphans(job, command.pid, start, command.born)
     limits = Limits(job, request, command.begun, orphans.measure_memory)
     forced, kill_at = None, inf
     while left := orphans.find_living():

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from sp500.formatting import amount
+from sp500.jobs.queue import schedule
 from sp500.jobs.queue.job import Job, NewJob, Use
 from sp500.jobs.queue.ledger import Ledger
 from sp500.jobs.queue.settings import QueueSettings
+from sp500.jobs.resources import UNCOUNTED, Resources
 
 DAY, HOUR = 86400.0, 3600.0
 
@@ -26,30 +27,24 @@ def midnight(now: float) -> float:
 
 
 def find_unaffordable(jobs: Sequence[NewJob], ledger: Ledger, settings: QueueSettings, now: float) -> dict[str, str]:
-    """Return which new jobs would wait for their budget: reasons by id. Jobs that wait already come first."""
+    """Return which new jobs would wait for their budget alone: reasons by id. Jobs that wait already come first."""
     unfinished = ledger.jobs(unfinished=True)
     active = [job for job in unfinished if not job.waits]
-    have, short = remaining_budgets(settings.budgets, ledger.uses(midnight(now)), active, now), {}
+    left = remaining_budgets(settings.budgets, ledger.uses(midnight(now)), active, now)
     queue: list[Job | NewJob] = [*(job for job in unfinished if job.waits), *jobs]
-    for job in queue:
-        if job.project not in have:
-            continue
-        cost, daily, money = highest_cost(job.hourly, job.seconds), settings.budgets[job.project], have[job.project]
-        if why := _short(cost, daily, money, job.currency):
-            short[job.id] = f"{job.name} {why.format(project=job.project)}"
-        else:
-            have[job.project] = 0.0 if cost is None else money - cost
-    return {job.id: short[job.id] for job in jobs if job.id in short}
-
-
-def _short(cost: float | None, daily: float, money: float, currency: str) -> str:
-    """Return what keeps a job of that cost from starting with `money` left of `daily`; empty for nothing."""
-    if cost is None:
-        return "" if money > 0 else "has an unknown cost, and {project} has nothing left today (UTC)"
-    if cost > daily:
-        return f"costs up to {amount(cost, currency)}, and {{project}} has {amount(daily, currency)} a day"
-    have = f"{{project}} has {amount(money, currency)} left today (UTC)"
-    return f"costs up to {amount(cost, currency)}, and {have}" if cost > money else ""
+    waiting = [
+        schedule.Waiting(
+            job.id,
+            Resources(),
+            number=number,
+            project=job.project,
+            cost=highest_cost(job.hourly, job.seconds),
+            currency=job.currency,
+        )
+        for number, job in enumerate(queue)
+    ]
+    reasons = schedule.plan(waiting, [], {"": UNCOUNTED}, left, settings.budgets, now=now).reasons
+    return {job.id: f"{job.name}: {reasons[job.id]}" for job in jobs if job.id in reasons}
 
 
 def remaining_budgets(

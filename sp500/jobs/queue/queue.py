@@ -208,7 +208,9 @@ class Queue:
         left = []
         for job in [self.job(id) for id in ids]:
             if not (job.state.finished or force):
-                raise ConfigError(f"{job.id} is {job.state}; stop it first, or forget it all the same with --force")
+                raise ConfigError(
+                    f"{job.id} is {job.state}; stop it first: sp500 jobs stop {job.id}, or --force to forget it"
+                )
             try:
                 executor = self.executor(job.target)
                 for start in range(1, job.starts + 1):

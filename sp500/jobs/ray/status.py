@@ -7,7 +7,7 @@ import signal
 from typing import Any
 
 from sp500.jobs.log_lines import last_message
-from sp500.jobs.state import FINAL_CODES, JobState, Replicas, Role, Status
+from sp500.jobs.state import FINAL_CODES, JobState, Replicas, Role, Status, one_line
 
 # Ray's own process, which watches over the command, is gone, and the command with it.
 WATCHER_GONE = frozenset(
@@ -99,7 +99,7 @@ def _describe_exit(code: int) -> str:
 
 def _line(text: str) -> str:
     """Return it on one line; of a long one both ends: the kind of error is at the front and its cause at the back."""
-    shown = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+    shown = one_line(text)
     half = LONGEST_REASON // 2
     return shown if len(shown) <= LONGEST_REASON else f"{shown[:half].rstrip()} ... {shown[-half:].lstrip()}"
 

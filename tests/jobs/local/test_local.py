@@ -56,7 +56,7 @@ def test_request_is_plain_data_with_the_limits_of_all_workers_together():
 
 def test_secret_comes_from_the_shell_and_is_asked_for_where_it_is_missing():
     spec = JobSpec(argv=("a",), secrets={"HF_TOKEN": "hf/token"})
-    with pytest.raises(ConfigError, match=r"export HF_TOKEN.*from your shell"):
+    with pytest.raises(ConfigError, match=r"HF_TOKEN .*export it from your shell"):
         asked(spec)
     assert asked(spec, environment={"HF_TOKEN": "value"})["environment"]["HF_TOKEN"] == "value"
 
