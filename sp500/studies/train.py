@@ -45,7 +45,6 @@ def train(
     *,
     experiment: str = "train",
     arm: str | None = None,
-    started: datetime | None = None,
     dataset: Dataset | None = None,
     on_epoch: Callable[[EpochMetrics], None] | None = None,
     seeds: int = 1,
@@ -53,10 +52,10 @@ def train(
 ) -> RunRecord:
     """Train, judge and describe one run; checkpoints, epochs and predictions go to its folder.
 
-    `started`: when its clock began (default: this process); `dataset`: if it is loaded; `ray`: if it is starting. With
-    several `seeds` the model is trained and judged for as many, of which the first is its own. Raises SP500Error.
+    `dataset`: if it is loaded; `ray`: if it is starting. With several `seeds` the model is trained and judged for as
+    many, of which the first is its own. Raises SP500Error.
     """
-    config, started = catalog.resolve(config), started or clock_start()
+    config, started = catalog.resolve(config), clock_start()
     task = catalog.task(config)
     with PeakMemory() as peak:
         dataset = dataset or catalog.prepare(task, config)
@@ -76,9 +75,9 @@ def train(
     _add_sample(task, model, dataset, metrics, run)
     own: SeedRow = {"seed": config.train.seed, "best_epoch": result.best_epoch, "test": metrics["test"]}
     facts: dict[str, object] = {"metrics": metrics, "peak_memory_bytes": largest, "refit": refitted}
-    if isinstance(task, Detailed):
-        facts |= {"breakdown": task.break_down(result.outputs["test"], dataset, metrics["test"])}
     facts |= {"throughput": describe(cost, result, config), "seeds": [own, *others] if others else None}
+    if isinstance(task, Detailed):
+        facts["breakdown"] = task.break_down(result.outputs["test"], dataset, metrics["test"])
     return record.model_copy(update=facts)
 
 
