@@ -227,7 +227,7 @@ def test_manager_starts_another_supervisor_for_a_job_whose_own_was_killed(site):
     site.add("a", "/bin/sh", "-c", "sleep 3600", on="local", spec={"deadline": 4})
     with site.managed():
         until(lambda: site.job("a").state == JobState.RUNNING)
-        os.kill(JobFolder(site.folder / "jobs" / "a").start().pid, signal.SIGKILL)
+        os.kill(JobFolder(site.folder / "jobs" / "a").start(), signal.SIGKILL)
         site.until_ended("a")
     assert (site.job("a").state, site.job("a").exit_code) == (JobState.FAILED, 4)
     assert "deadline of 4 s" in site.job("a").reason
