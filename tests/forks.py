@@ -15,6 +15,7 @@ import sys
 import tempfile
 import weakref
 from collections.abc import Callable, Mapping
+from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Literal
@@ -42,13 +43,21 @@ CONTEXT.set_forkserver_preload(
 
 
 def run_group(world: int, target: Callable[..., None], *arguments: object) -> None:
-    """Call `target(rank, *arguments)` in `world` processes, and expect each to end well."""
+    """Call `target(rank, *arguments)` in `world` processes, and expect each to end well.
+
+    The others end with the first that fails: they may wait for it, half an hour in a collective of torch.
+    """
     ranks = [CONTEXT.Process(target=target, args=(rank, *arguments)) for rank in range(world)]
     for rank in ranks:
         rank.start()
-    for rank in ranks:
-        rank.join()
-    assert [rank.exitcode for rank in ranks] == [0] * world
+    try:
+        running = {rank.sentinel for rank in ranks}
+        while running and not any(rank.exitcode for rank in ranks):
+            running -= set(connection.wait(running))
+        assert [rank.exitcode for rank in ranks] == [0] * world
+    finally:
+        for rank in ranks:
+            rank.kill()
 
 
 class Script:
