@@ -27,9 +27,11 @@ def link_packages(site: Path) -> None:
         lines = [line for name in left for line in installed[name].requires or [] if "extra ==" not in line]
         left = ({name_distribution(line) for line in lines} & installed.keys()) - wanted
     site.mkdir()
-    for distribution in (installed[name] for name in wanted):
-        for top in {file.parts[0] for file in distribution.files} - {"..", "__pycache__"}:
-            (site / top).symlink_to(distribution.locate_file(top))
+    files = (file for name in wanted for file in installed[name].files)
+    # One folder may belong to many, as nvidia does in torch's build for CUDA.
+    tops = {file.parts[0]: Path(file.locate()).parents[len(file.parts) - 1] for file in files}
+    for top in tops.keys() - {"..", "__pycache__"}:
+        (site / top).symlink_to(tops[top] / top)
 
 
 @pytest.mark.slow
