@@ -120,11 +120,6 @@ def test_training_equals_a_plain_loop(linear_dataset: MakeDataset, kind: str, tr
     np.testing.assert_allclose([epoch.train_loss for epoch in result.epochs], plain_loop(dataset, config), rtol=1e-9)
 
 
-def test_clipping_changes_what_is_learnt(linear_dataset: MakeDataset) -> None:
-    free, clipped = (trained(linear_dataset(), settings(clip=clip)) for clip in (0.0, 0.1))
-    assert free.epochs[0].train_loss != clipped.epochs[0].train_loss
-
-
 def test_loss_of_an_epoch_is_a_mean_over_windows_not_over_batches(linear_dataset: MakeDataset) -> None:
     # 96 windows in batches of 50 and 46; a rate so small that the weights stay.
     dataset = linear_dataset(dtype="float64")
@@ -168,25 +163,27 @@ def test_model_that_learns_nothing_of_use_keeps_the_naive_forecast(linear_datase
     assert (result.outputs["test"] == 0.25).all()
 
 
-def test_interrupted_run_that_keeps_the_naive_forecast_resumes_to_it(
-    linear_dataset: MakeDataset, tmp_path: Path
-) -> None:
+def cut_after(epoch: int, dataset: Dataset, config: RunConfig, folder: Path) -> FitResult:
+    """The result of a run that was interrupted after this epoch and is resumed."""
+    with pytest.raises(Interrupted):
+        trained(dataset, config, folder, interrupt_after(epoch))
+    return trained(dataset, config, folder)
+
+
+def test_interrupted_run_that_keeps_the_naive_forecast_resumes_to_it(linear_dataset, tmp_path) -> None:
     dataset = linear_dataset()
     assert dataset.valid is not None
     unlike = replace(dataset.valid, targets=np.zeros(len(dataset.valid), "float32"))
     dataset, config = replace(dataset, valid=unlike), settings(SMALL)
-    with pytest.raises(Interrupted):
-        trained(dataset, config, tmp_path, interrupt_after(2))
-    resumed = trained(dataset, config, tmp_path)
+    resumed = cut_after(2, dataset, config, tmp_path)
     assert_same_bits(trained(dataset, config), resumed)
     assert resumed.best_epoch == 0
 
 
 def test_outputs_come_from_the_best_epoch_and_not_the_last(linear_dataset: MakeDataset) -> None:
     dataset = linear_dataset(samples=12, noise=2.0, dtype="float64")
-    result = trained(
-        dataset, settings({**SMALL, "hidden": 64}, epochs=30, lr=0.02, early_stop_patience=0, dtype="float64")
-    )
+    config = settings({**SMALL, "hidden": 64}, epochs=30, lr=0.02, early_stop_patience=0, dtype="float64")
+    result = trained(dataset, config)
     valid = [epoch.valid_loss for epoch in result.epochs]
     assert result.best_epoch == 1 + int(np.argmin(valid)) < 30
     assert dataset.valid is not None
@@ -196,9 +193,7 @@ def test_outputs_come_from_the_best_epoch_and_not_the_last(linear_dataset: MakeD
 
 
 @pytest.mark.parametrize("patience", [1, 2, 5])
-def test_early_stop_comes_when_patience_ends_and_changes_nothing_before(
-    linear_dataset: MakeDataset, patience: int
-) -> None:
+def test_early_stop_comes_when_patience_ends_and_changes_nothing_before(linear_dataset, patience: int) -> None:
     dataset = linear_dataset(samples=12, noise=2.0)
     model = {**SMALL, "hidden": 64}
     whole = losses(trained(dataset, settings(model, epochs=30, lr=0.02, early_stop_patience=0)))
@@ -216,9 +211,7 @@ def test_early_stop_comes_when_patience_ends_and_changes_nothing_before(
 @pytest.mark.parametrize(
     ("max_steps", "samples"), [(1, [20]), (3, [60]), (5, [96]), (7, [96, 40]), (10, [96, 96]), (99, [96] * 4)]
 )
-def test_step_limit_ends_training_also_inside_an_epoch(
-    linear_dataset: MakeDataset, max_steps: int, samples: list[int]
-) -> None:
+def test_step_limit_ends_training_also_inside_an_epoch(linear_dataset, max_steps: int, samples: list[int]) -> None:
     result = trained(linear_dataset(), settings(max_steps=max_steps))
     assert [epoch.samples for epoch in result.epochs] == samples
     assert result.samples == sum(samples)
@@ -235,26 +228,20 @@ def test_without_validation_the_last_epoch_is_the_best(linear_dataset: MakeDatas
 @pytest.mark.parametrize(
     ("train", "factor", "said"),
     [
-        ({"lr": 1e25, "clip": 0.0}, 1.0, r"loss of step 2 of epoch 1 is not finite; lower train\.lr"),
-        ({"lr": 1e25}, 1.0, r"loss of step 2 of epoch 1 is not finite; lower train\.lr"),
-        ({}, 1e25, "loss of step 1 is not finite with untrained weights: look at the task's loss and at the data"),
+        ({"lr": 1e25, "clip": 0.0}, 1.0, r"step 2 of epoch 1 .*train\.lr"),
+        ({"lr": 1e25}, 1.0, r"step 2 of epoch 1 .*train\.lr"),
+        ({}, 1e25, "step 1 .*untrained weights"),
     ],
     ids=["rate", "rate and clipping", "data"],
 )
 @pytest.mark.parametrize("validated", [True, False])
-def test_divergence_is_an_error_that_says_what_to_do(
-    linear_dataset: MakeDataset, train: dict[str, float], factor: float, said: str, validated: bool
-) -> None:
+def test_divergence_is_an_error_that_says_what_to_do(linear_dataset, train, factor, said, validated) -> None:
     dataset = linear_dataset()
     huge = replace(dataset.train, rows=dataset.train.rows * np.float32(factor))
     dataset = replace(dataset, train=huge, valid=dataset.valid if validated else None)
     with pytest.raises(SP500Error, match=said):
         trained(dataset, settings(SMALL, **train))
-
-
-def test_divergence_in_the_very_last_step_is_an_error_too(linear_dataset: MakeDataset) -> None:
-    dataset = replace(linear_dataset(), valid=None)
-    with pytest.raises(SP500Error, match="not finite"):
+    with pytest.raises(SP500Error, match="not finite"):  # also in the very last step
         trained(dataset, settings(SMALL, lr=1e38, max_steps=1))
 
 
@@ -315,9 +302,7 @@ def test_unshuffled_training_ignores_the_data_seed(linear_dataset: MakeDataset) 
 
 
 @pytest.mark.parametrize("epoch", [1, 2, 3, 4])
-def test_run_interrupted_after_any_epoch_resumes_to_the_same_bits(
-    linear_dataset: MakeDataset, tmp_path: Path, epoch: int
-) -> None:
+def test_run_interrupted_after_any_epoch_resumes_to_the_same_bits(linear_dataset, tmp_path, epoch: int) -> None:
     dataset, config = linear_dataset(), settings(SMALL)
     whole = trained(dataset, config)
     with pytest.raises(Interrupted):
@@ -331,31 +316,21 @@ def test_run_interrupted_after_any_epoch_resumes_to_the_same_bits(
 
 @pytest.mark.parametrize("kind", ["linear", "lstm", "transformer"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_every_kind_of_model_resumes_to_the_same_bits(
-    linear_dataset: MakeDataset, tmp_path: Path, kind: str, dtype: str
-) -> None:
+def test_every_kind_of_model_resumes_to_the_same_bits(linear_dataset, tmp_path, kind: str, dtype: str) -> None:
     size = {} if kind == "linear" else {"hidden": 8, "layers": 2, "dropout": 0.2}
     dataset, config = linear_dataset(dtype=dtype), settings({"kind": kind, **size}, dtype=dtype)
-    whole = trained(dataset, config)
-    with pytest.raises(Interrupted):
-        trained(dataset, config, tmp_path, interrupt_after(2))
-    assert_same_bits(whole, trained(dataset, config, tmp_path))
+    assert_same_bits(trained(dataset, config), cut_after(2, dataset, config, tmp_path))
 
 
 @pytest.mark.parametrize(
     "train", [{"max_steps": 13}, {"epochs": 30, "early_stop_patience": 2, "lr": 0.05}], ids=["steps", "patience"]
 )
 @pytest.mark.parametrize("validated", [True, False])
-def test_resumed_run_stops_where_an_uninterrupted_one_does(
-    linear_dataset: MakeDataset, tmp_path: Path, train: dict[str, float], validated: bool
-) -> None:
+def test_resumed_run_stops_where_an_uninterrupted_one_does(linear_dataset, tmp_path, train, validated: bool) -> None:
     dataset = linear_dataset(samples=60, noise=2.0)
     dataset = dataset if validated else replace(dataset, valid=None)
     config = settings(SMALL, **train)
-    whole = trained(dataset, config)
-    with pytest.raises(Interrupted):
-        trained(dataset, config, tmp_path, interrupt_after(2))
-    assert_same_bits(whole, trained(dataset, config, tmp_path))
+    assert_same_bits(trained(dataset, config), cut_after(2, dataset, config, tmp_path))
 
 
 def test_resumed_run_remembers_the_best_weights_from_before(linear_dataset: MakeDataset, tmp_path: Path) -> None:
@@ -363,9 +338,7 @@ def test_resumed_run_remembers_the_best_weights_from_before(linear_dataset: Make
     config = settings({**SMALL, "hidden": 64}, epochs=30, lr=0.02, early_stop_patience=0)
     whole = trained(dataset, config)
     assert whole.best_epoch < 28
-    with pytest.raises(Interrupted):
-        trained(dataset, config, tmp_path, interrupt_after(whole.best_epoch + 2))
-    assert_same_bits(whole, trained(dataset, config, tmp_path))
+    assert_same_bits(whole, cut_after(whole.best_epoch + 2, dataset, config, tmp_path))
 
 
 def test_checkpoints_do_not_change_the_numbers(linear_dataset: MakeDataset, tmp_path: Path) -> None:
@@ -382,10 +355,6 @@ def test_every_epoch_is_reported_once_and_in_order(linear_dataset: MakeDataset) 
     assert seen == result.epochs
     assert [epoch.epoch for epoch in seen] == [1, 2, 3, 4]
     assert all(0 < epoch.train_seconds <= epoch.seconds for epoch in seen)
-
-
-def test_result_knows_device_and_memory(linear_dataset: MakeDataset) -> None:
-    result = trained(linear_dataset(), settings())
     assert result.device == "cpu"
     assert result.peak_worker_bytes > 10 * 2**20
 

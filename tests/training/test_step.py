@@ -36,14 +36,8 @@ TINY = {"kind": "gpt", "hidden": 16, "layers": 3, "heads": 2, "dropout": 0.1}
 
 def settings(**train: object) -> RunConfig:
     defaults = {"epochs": 2, "batch_size": 16, "lr": 0.01, "max_steps": 12, "dtype": "float64"}
-    return RunConfig.model_validate(
-        {
-            "task": "language",
-            "text": {"max_bytes": 6_000, "context": 16},
-            "model": TINY,
-            "train": {**defaults, **train},
-        }
-    )
+    text = {"max_bytes": 6_000, "context": 16}
+    return RunConfig.model_validate({"task": "language", "text": text, "model": TINY, "train": {**defaults, **train}})
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +59,8 @@ def trained(text: Dataset, folder: Path, **train: object) -> tuple[FitResult, di
 
 @pytest.mark.parametrize("schedule", ["constant", "cosine", "linear", "wsd"])
 def test_rate_rises_to_its_highest_and_ends_where_it_should(schedule: str) -> None:
-    train = TrainConfig.model_validate(
-        {"schedule": schedule, "warmup": 0.1, "lr_end": 0.0 if schedule == "constant" else 0.25}
-    )
+    end = 0.0 if schedule == "constant" else 0.25
+    train = TrainConfig.model_validate({"schedule": schedule, "warmup": 0.1, "lr_end": end})
     rates = [lr_factor(train, step, 100) for step in range(100)]
     np.testing.assert_allclose(rates[:10], np.arange(1, 11) / 10)
     assert max(rates) == rates[10] == 1.0
@@ -87,11 +80,8 @@ def test_cosine_is_that_of_torch() -> None:
         scheduler.step()
 
 
-def test_share_of_the_warm_up_is_not_rounded_up_by_its_last_bit() -> None:
+def test_warm_up_is_not_rounded_up_by_its_last_bit_and_one_step_alone_takes_the_whole_rate() -> None:
     assert lr_factor(TrainConfig(warmup=0.07), 6, 100) == 1.0  # 0.07 * 100 is 7.000000000000001
-
-
-def test_one_step_alone_takes_the_whole_rate() -> None:
     assert lr_factor(TrainConfig(schedule="linear"), 0, 1) == 1.0
     assert lr_factor(TrainConfig(schedule="linear", warmup=0.5), 0, 1) == 1.0
 
@@ -165,9 +155,7 @@ def test_mean_of_means_would_be_another_gradient(text: Dataset, tmp_path: Path) 
     assert cut.epochs[0].train_loss == pytest.approx(whole.epochs[0].train_loss, abs=1e-9)
 
 
-def test_micro_batches_bound_what_is_computed_at_once(
-    text: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_micro_batches_bound_what_is_computed_at_once(text, tmp_path, monkeypatch) -> None:
     sizes, forward = list[int](), GPT.forward
 
     def noted(self: GPT, x: Tensor) -> Tensor:
@@ -190,7 +178,7 @@ def test_evaluation_takes_no_more_windows_where_few_targets_count(text: Dataset)
 def test_validation_in_which_nothing_counts_is_refused(text: Dataset) -> None:
     assert text.valid is not None
     empty = replace(text.valid, targets=np.full(text.valid.targets.shape, MASKED, np.int64))
-    with pytest.raises(DataError, match="no target of the validation part counts"):
+    with pytest.raises(DataError, match="validation part"):
         fit(catalog.task(settings()), replace(text, valid=empty), settings(), SoloWorker(CPU))
 
 
@@ -215,9 +203,7 @@ def test_stacked_layers_are_those_that_repeat(text: Dataset) -> None:
     assert stack.find_layers(shared) == blocks[:2]
 
 
-def test_recomputed_activations_give_the_same_weights(
-    text: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recomputed_activations_give_the_same_weights(text, tmp_path, monkeypatch) -> None:
     calls, forward = list[bool](), Block.forward
 
     def noted(self: Block, x: Tensor) -> Tensor:
@@ -234,11 +220,9 @@ def test_recomputed_activations_give_the_same_weights(
         np.testing.assert_allclose(again[name], value, rtol=0, atol=1e-12)
 
 
-def test_recompute_refuses_batch_normalisation_and_warns_where_nothing_repeats(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_recompute_refuses_batch_normalisation_and_warns_where_nothing_repeats(caplog) -> None:
     blocks = [nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)) for _ in range(2)]
-    with pytest.raises(ConfigError, match="statistics of batch normalisation twice"):
+    with pytest.raises(ConfigError, match="batch normalisation"):
         stack.recompute(nn.Sequential(*blocks))
     stack.recompute(nn.Linear(2, 2))
     assert "changes nothing" in caplog.text
@@ -285,7 +269,7 @@ def interruptible(**train: object) -> RunConfig:
 @pytest.mark.parametrize("stop", [1, 4, 7, 9])
 @pytest.mark.parametrize("validated", [True, False])
 def test_run_interrupted_inside_an_epoch_resumes_to_the_same_bits(
-    linear_dataset: MakeDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int, validated: bool
+    linear_dataset, tmp_path, monkeypatch, stop: int, validated: bool
 ) -> None:
     config = interruptible(epochs=2, schedule="cosine", warmup=0.2)
     dataset = linear_dataset() if validated else replace(linear_dataset(), valid=None)
@@ -302,8 +286,8 @@ def test_run_interrupted_inside_an_epoch_resumes_to_the_same_bits(
         with pytest.raises(Interrupted):
             fit(catalog.task(config), dataset, config, SoloWorker(CPU), Checkpoints(tmp_path / "cut", "a"))
     resumed = fit(catalog.task(config), dataset, config, SoloWorker(CPU), Checkpoints(tmp_path / "cut", "a"))
-    assert [epoch.train_loss for epoch in resumed.epochs] == [epoch.train_loss for epoch in whole.epochs]
-    assert [epoch.valid_loss for epoch in resumed.epochs] == [epoch.valid_loss for epoch in whole.epochs]
+    losses = [[(epoch.train_loss, epoch.valid_loss) for epoch in result.epochs] for result in (resumed, whole)]
+    assert losses[0] == losses[1]
     assert resumed.samples == whole.samples
     assert resumed.outputs["test"].tobytes() == whole.outputs["test"].tobytes()
     folders = [tmp_path / name / "last" / "model.safetensors" for name in ("whole", "cut")]
