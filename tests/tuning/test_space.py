@@ -61,33 +61,29 @@ def test_wide_draws_valid_configs_of_every_kind():
 def test_trials_differ_from_the_base_in_their_overrides_alone():
     base = RunConfig(model=ModelConfig(layers=3))
     trial = space.trial(base, {"model.hidden": 32, "data.window": 20})
-    assert trial.config == base.model_copy(
-        update={
-            "model": base.model.model_copy(update={"hidden": 32}),
-            "data": base.data.model_copy(update={"window": 20}),
-        }
-    )
+    model, data = base.model.model_copy(update={"hidden": 32}), base.data.model_copy(update={"window": 20})
+    assert trial.config == base.model_copy(update={"model": model, "data": data})
 
 
 @pytest.mark.parametrize(
     ("axes", "said"),
     [
         ({}, "empty"),
-        ({"model.hidden": ()}, r"model\.hidden has no values, so the space is empty"),
-        ({"model.hiden": (32,)}, r"unknown setting model\.hiden; did you mean model\.hidden\?"),
+        ({"model.hidden": ()}, r"model\.hidden .*empty"),
+        ({"model.hiden": (32,)}, r"model\.hiden; did you mean model\.hidden\?"),
         ({"modle.hidden": (32,)}, r"did you mean model\.hidden\?"),
-        ({"model": (32,)}, r"model is a section, no setting; write model\.kind"),
-        ({"model.hidden": (32, "wide")}, r"'wide'.*model\.hidden: Input should be a valid integer"),
+        ({"model": (32,)}, r"write model\.kind"),
+        ({"model.hidden": (32, "wide")}, r"'wide'.*model\.hidden: "),
         ({"model.dropout": (0.1, 1.5)}, r"1\.5.*less than 1"),
         ({"model.hidden": (32, 32)}, r"model\.hidden names 32 twice"),
-        ({"data.tickers": (["KO"], ["KO"])}, r'data\.tickers names \["KO"\] twice'),
-        ({"train.lr": (1, 1.0)}, r"train\.lr names 1 and 1\.0, which are equal"),
-        ({"model.options.flag": (False, "0", 0)}, r"flag names false and 0, which are equal"),
-        ({"model.options.list": ([1], "[1]")}, r'list names \[1\] and "\[1\]", which are equal'),
-        ({"train.threads": (1, 2)}, "one config twice"),
-        ({"model.kind": ("linear",), "model.hidden": (32,)}, r"model\.hidden is not used by model\.kind linear"),
-        ({"model.options.width": (32,)}, r"model\.options\.width is not used by model\.kind mlp"),
-        ({"train.seed": range(101), "data.seed": range(100)}, "a grid of 10,100 configs, over 10,000"),
+        ({"data.tickers": (["KO"], ["KO"])}, r'data\.tickers names \["KO"\]'),
+        ({"train.lr": (1, 1.0)}, r"train\.lr names 1 and 1\.0"),
+        ({"model.options.flag": (False, "0", 0)}, r"flag names false and 0"),
+        ({"model.options.list": ([1], "[1]")}, r'list names \[1\] and "\[1\]"'),
+        ({"train.threads": (1, 2)}, "twice"),
+        ({"model.kind": ("linear",), "model.hidden": (32,)}, r"model\.hidden .*kind linear"),
+        ({"model.options.width": (32,)}, r"model\.options\.width .*kind mlp"),
+        ({"train.seed": range(101), "data.seed": range(100)}, "10,100 configs"),
     ],
 )
 def test_space_that_is_none_is_refused_by_name(axes, said):
@@ -106,13 +102,13 @@ def test_setting_that_a_kind_lacks_is_left_out_of_its_trials_and_equal_ones_coun
 @pytest.mark.parametrize(
     ("axis", "said"),
     [
-        (Uniform(0.2, 0.1), r"low 0\.2 not below high 0\.1; swap them"),
+        (Uniform(0.2, 0.1), r"low 0\.2 .*high 0\.1; swap"),
         (Uniform(0.1, 0.1), r"not below"),
-        (Uniform(0.0, 0.1, log=True), r"log: true with low 0\.0; raise low above 0, or drop log"),
+        (Uniform(0.0, 0.1, log=True), r"log: true with low 0\.0; raise"),
         (Uniform(0.1, math.inf), "finite"),
         (Uniform(math.nan, 1.0), "finite"),
-        (Integers(3, 1), "low 3 not below high 1"),
-        (Integers(0, 4, log=True), "raise low to 1 or more"),
+        (Integers(3, 1), "low 3 .*high 1"),
+        (Integers(0, 4, log=True), "raise low"),
         (Choice(()), "has no values"),
     ],
 )
@@ -165,20 +161,20 @@ def test_file_gives_values_lists_and_ranges(file):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", r"it is empty; write lines such as"),
+        ("", r"it is empty; write"),
         ("# nothing\n", "it is empty"),
-        ("{}", "it is empty; name a setting"),
-        ("- model.hidden", "it is \\['model.hidden'\\]"),
-        ("model.hidden: [16", "is not valid YAML"),
-        ("train.lrr: [1e-3]", r"unknown setting train\.lrr; did you mean train\.lr\?"),
-        ("zzz: [1]", r"unknown setting zzz; write a key such as"),
-        ("model: {hidden: [16]}", r"model is a section, no setting; write model\.kind"),
-        ("model.hidden:", r"model\.hidden has no values"),
-        ("model.hidden: []", r"model\.hidden has no values"),
-        ("model.hidden: [16, 16]", r"model\.hidden names 16 twice; leave one out"),
+        ("{}", "it is empty"),
+        ("- model.hidden", "\\['model.hidden'\\]"),
+        ("model.hidden: [16", "YAML"),
+        ("train.lrr: [1e-3]", r"did you mean train\.lr\?"),
+        ("zzz: [1]", r"zzz; write a key"),
+        ("model: {hidden: [16]}", r"write model\.kind"),
+        ("model.hidden:", r"model\.hidden has no"),
+        ("model.hidden: []", r"model\.hidden has no"),
+        ("model.hidden: [16, 16]", r"model\.hidden names 16 twice"),
         ("model.hidden: [16]\nmodel.hidden: [32]", r"duplicate key model\.hidden"),
-        ("train.lr: {low: 0.1, high: 0.01}", r"train\.lr has low 0\.1 not below high 0\.01"),
-        ("train.lr: {low: 0, high: 0.01, log: true}", r"train\.lr has log: true with low 0"),
+        ("train.lr: {low: 0.1, high: 0.01}", r"train\.lr has low 0\.1"),
+        ("train.lr: {low: 0, high: 0.01, log: true}", r"train\.lr has log: true"),
         ("train.lr: {low: 0.1}", r"train\.lr cannot be .*; write a value, a list"),
         ("train.lr: {low: 0.1, high: 0.2, step: 0.1}", r"train\.lr cannot be .*step"),
         ("train.lr: {low: 0.1, high: wide}", r"train\.lr cannot be .*wide"),
@@ -191,7 +187,7 @@ def test_file_that_is_no_space_is_refused_with_file_key_and_way_out(file, text, 
 
 
 def test_name_of_no_preset_and_no_file_is_refused_with_the_presets():
-    with pytest.raises(ConfigError, match=r"grid81: no such file, nor a preset \(grid18, grid108, lstm12, wide\)"):
+    with pytest.raises(ConfigError, match=r"grid81: .*\(grid18, grid108, lstm12, wide\)"):
         space.load("grid81")
     assert space.load("wide") == PRESETS["wide"]()
 

@@ -24,9 +24,8 @@ def suggester(method, candidates, total, seed):
 def result(trial, loss=None, status="ok"):
     """What training said: by default the distance of the learning rate from 3e-3."""
     scored = abs(trial.config.train.lr - 3e-3) if loss is None else loss
-    told = TrialResult(
-        id=trial.id, overrides=trial.overrides, status=status, valid_loss=scored if status == "ok" else None
-    )
+    score = scored if status == "ok" else None
+    told = TrialResult(id=trial.id, overrides=trial.overrides, status=status, valid_loss=score)
     return TrialResult.model_validate_json(told.model_dump_json())  # as the ledger gives it back
 
 
@@ -187,11 +186,12 @@ def test_larger_search_holds_the_smaller(method):
     assert set(ids(rest(made(method, 9)))) < set(ids(rest(made(method, 18))))
 
 
-def test_part_of_a_grid_is_in_the_order_of_the_grid():
+def test_part_of_a_grid_is_in_the_order_of_the_grid_and_a_larger_total_is_all_of_it():
     every = ids(space.grid(RunConfig(), PRESETS["grid108"]()))
     asked = ids(rest(made("grid", 30)))
     assert asked == [one for one in every if one in set(asked)]
     assert asked != every[:30]
+    assert made("grid", 500, "grid18").total == len(rest(made("grid", 500, "grid18"))) == 18
 
 
 @pytest.mark.parametrize("method", ["random", "tpe"])
@@ -200,7 +200,7 @@ def test_combinations_that_are_no_config_are_drawn_again(method):
     asked = rest(suggester(method, candidates(RunConfig(), mixed), 10, 0), pack=3)
     assert len(set(ids(asked))) == 10
     assert {one.config.model.hidden for one in asked if one.config.model.kind == "transformer"} == {4, 8}
-    with pytest.raises(ConfigError, match="mixed: has 10 different configs, 11 asked for; ask for fewer"):
+    with pytest.raises(ConfigError, match="mixed: has 10 different configs"):
         suggester(method, candidates(RunConfig(), mixed), 11, 0)
 
 
@@ -214,15 +214,13 @@ def test_results_of_another_space_or_base_count_for_nothing(method):
     assert ids(rest(made(method, 6, told=strangers))) == ids(rest(made(method, 6)))
 
 
-def test_tpe_learns_from_results_and_waits_for_none():
+def test_tpe_learns_from_results_waits_for_none_and_guesses_by_itself():
     told = [result(one) for one in rest(made("tpe", 20, "wide"))]
     bad = [one.model_copy(update={"valid_loss": -one.valid_loss}) for one in told]
     asked = [made("tpe", 40, "wide", told=results).ask(8) for results in (told, bad)]
     assert set(ids(asked[0])).isdisjoint(ids(asked[1]))
     assert [len(one) for one in asked] == [8, 8]
-
-
-def test_tpe_guesses_by_itself_and_leaves_random_draws_for_the_last_resort():
+    # Random draws are left for the last resort.
     assert set(ids(rest(made("tpe", 30, "wide")))).isdisjoint(ids(rest(made("random", 30, "wide"))))
 
 
@@ -239,18 +237,13 @@ def test_tpe_takes_lists_as_choices():
 @pytest.mark.parametrize(
     ("method", "name", "total", "said"),
     [
-        ("grid", "wide", None, r"wide: grid search needs lists of values; model\.layers is a range"),
-        ("random", "wide", None, "wide: the space contains a range; set --trials"),
-        ("tpe", "wide", None, "set --trials"),
-        ("random", "grid18", 19, "grid18: has 18 different configs, 19 asked for"),
-        ("tpe", "grid18", 19, "grid18: has 18 different configs, 19 asked for"),
-        ("grid", "grid18", 0, "grid18: 0 configs asked for; at least 1"),
-        (
-            "cmaes",
-            "wide",
-            9,
-            r"wide: model\.kind lists values that are not numbers, and method cmaes moves along numbers",
-        ),
+        ("grid", "wide", None, r"wide: .*model\.layers"),
+        ("random", "wide", None, "wide: .*--trials"),
+        ("tpe", "wide", None, "--trials"),
+        ("random", "grid18", 19, "grid18: .*18 .*19"),
+        ("tpe", "grid18", 19, "grid18: .*18 .*19"),
+        ("grid", "grid18", 0, "grid18: 0 .*1"),
+        ("cmaes", "wide", 9, r"wide: model\.kind .*cmaes"),
     ],
 )
 def test_search_that_cannot_be_done_is_refused_before_it_starts(method, name, total, said):
@@ -260,12 +253,8 @@ def test_search_that_cannot_be_done_is_refused_before_it_starts(method, name, to
 
 @pytest.mark.parametrize("method", METHODS)
 def test_space_that_does_not_fit_the_base_is_refused_before_it_starts(method):
-    with pytest.raises(ConfigError, match=r"not used by model\.kind linear"):
+    with pytest.raises(ConfigError, match=r"model\.kind linear"):
         made(method, 5, "grid18", base=RunConfig(model=ModelConfig(kind="linear")))
-
-
-def test_grid_with_a_larger_total_is_all_of_it():
-    assert made("grid", 500, "grid18").total == len(rest(made("grid", 500, "grid18"))) == 18
 
 
 def test_random_draws_spread_over_a_range():
@@ -295,10 +284,9 @@ def test_methods_for_ranges_come_closer_than_random_draws():
     assert best["gp"] < best["cmaes"] < 0.02 < best["random"]
 
 
+LISTS = {"model.hidden": (4, 8, 16, 32), "model.dropout": (0.0, 0.1, 0.2), "train.seed": range(9)}
 SPACES = {
-    "lists": choices(
-        "lists", {"model.hidden": (4, 8, 16, 32), "model.dropout": (0.0, 0.1, 0.2), "train.seed": range(9)}
-    ),
+    "lists": choices("lists", LISTS),
     "ranges": Space("ranges", {"train.lr": Uniform(1e-4, 1e-1, log=True), "model.hidden": Integers(4, 64)}),
     "both": Space("both", {"train.lr": Uniform(1e-4, 1e-1, log=True), "model.hidden": Choice((4, 8, 16))}),
 }
@@ -309,7 +297,7 @@ SPACES = {
 def test_each_method_searches_lists_ranges_and_both_or_refuses_by_name(method, name, hill):
     method = hill if method == "own" else method
     if method == "grid" and name != "lists":
-        with pytest.raises(ConfigError, match=f"{name}: grid search needs lists"):
+        with pytest.raises(ConfigError, match=f"{name}: grid"):
             suggester(method, candidates(RunConfig(), SPACES[name]), 20, 0)
         return
     asked = rest(suggester(method, candidates(RunConfig(), SPACES[name]), 20, 0))
@@ -317,13 +305,13 @@ def test_each_method_searches_lists_ranges_and_both_or_refuses_by_name(method, n
 
 
 OWN_FAULTS = {
-    "no method tell": ("def tell", "def told", "has no method tell; add 'def tell"),
-    "values": ("axis.at(self.random.random())", "7", "ask gave .*7.*, which search space grid18 does not have"),
-    "clock": ("random.Random(seed)", "random.Random()", "where the interrupted search had"),
-    "at once": ("at_once = 2", "at_once = 0", "class Hill: at_once is 0; write a whole number of at least 1"),
+    "no method tell": ("def tell", "def told", "add 'def tell"),
+    "values": ("axis.at(self.random.random())", "7", "ask gave .*7.*grid18"),
+    "clock": ("random.Random(seed)", "random.Random()", "interrupted search"),
+    "at once": ("at_once = 2", "at_once = 0", "class Hill: at_once is 0"),
     "at once, text": ("at_once = 2", "at_once = 'x'", "at_once is 'x'"),
     "at once, none": ("at_once = 2", "at_once = None", "at_once is None"),
-    "nothing new": ("axis.at(self.random.random())", "axis.at(0)", "1,000 calls of ask gave no new valid config"),
+    "nothing new": ("axis.at(self.random.random())", "axis.at(0)", "1,000 calls"),
 }
 
 
@@ -352,7 +340,7 @@ def test_suggester_of_a_users_may_give_one_new_config_per_call_and_hears_no_nan(
 def test_changed_suggester_of_a_users_is_named_by_its_file(hill, tmp_path):
     (tmp_path / "other.py").write_text(HILL + "# changed")
     kept, wanted = SearchSettings(method=hill), SearchSettings(method=f"{tmp_path}/other.py:Hill")
-    assert kept.name_changed_source(wanted) == f"{tmp_path}/other.py differs from the run's {tmp_path}/hill.py"
+    assert kept.name_changed_source(wanted).split()[0] == f"{tmp_path}/other.py"
     assert kept.name_changed_source(kept) == ""
 
 
