@@ -36,18 +36,15 @@ def test_result_and_message_of_a_script_are_printable():
     assert (done.stdout, done.stderr) == ("ticker ]0;x\n", "DataError: ticker ]0;x\n")
 
 
-def test_folder_that_was_deleted_is_the_error_of_whatever_needs_it(tmp_path, monkeypatch, capsys):
+def test_folder_that_was_deleted_is_the_error_of_whatever_needs_it_alone(tmp_path, monkeypatch, capsys):
+    with pytest.raises(FileNotFoundError):  # of a file that is missing elsewhere
+        run_command(lambda: ((tmp_path / "x").read_text(), 0), only_json=False)
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
     assert run_command(lambda: (str(Path("x").absolute()), 0), only_json=False) == 2
-    assert "the current folder was deleted" in capsys.readouterr().err
-
-
-def test_file_that_is_missing_elsewhere_is_not_blamed_on_the_folder(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        run_command(lambda: ((tmp_path / "x").read_text(), 0), only_json=False)
+    assert "folder was deleted" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), BlockingIOError(11, "Resource unavailable")])
@@ -56,13 +53,21 @@ def test_limit_of_processes_is_one_message(error, capsys):
         raise error
 
     assert run_command(act, only_json=False) == 1
-    assert "no further process or thread can be started" in capsys.readouterr().err
+    assert "no further process" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["--version"], [], ["jobs"], ["jobs", "list", "--help"]])
+RESULT = (
+    "from sp500.console.output import run_command; raise SystemExit(run_command(lambda: ('x', 0), only_json=False))"
+)
+CLI = ("-m", "sp500.cli")
+
+
+@pytest.mark.parametrize(
+    "words", [(*CLI, "--version"), CLI, (*CLI, "jobs"), (*CLI, "jobs", "list", "--help"), ("-c", RESULT)]
+)
 def test_full_disk_under_stdout_is_one_message(words):
     with Path("/dev/full").open("w") as full:
-        command = [sys.executable, "-m", "sp500.cli", *words]
+        command = [sys.executable, *words]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, cwd=ROOT)
     assert (done.returncode, done.stderr) == (1, "stdout cannot be written: No space left on device\n")
 
@@ -90,15 +95,6 @@ def test_closed_streams_lose_what_goes_there_and_nothing_else(tmp_path, closed, 
     done = subprocess.run(["/bin/sh", "-c", command, LIBRARY], capture_output=True, text=True, check=True, **place)
     assert done.stdout == ("" if ">&-" in closed.replace("2>&-", "") else "result\n")
     assert (tmp_path / "rows").read_text() == "one"
-
-
-def test_result_that_finds_no_room_is_an_error():
-    code = (
-        "from sp500.console.output import run_command; raise SystemExit(run_command(lambda: ('x', 0), only_json=False))"
-    )
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run([sys.executable, "-c", code], check=False, stdout=full, stderr=subprocess.PIPE, text=True)
-    assert (done.returncode, done.stderr) == (1, "stdout cannot be written: No space left on device\n")
 
 
 @pytest.mark.parametrize("proxy", ["http_proxy", "HTTP_PROXY", "https_proxy", "ALL_PROXY"])

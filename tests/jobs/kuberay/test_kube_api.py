@@ -165,7 +165,7 @@ def test_namespace_that_is_not_there_is_named_before_anything_is_sent(kube, kube
 
 def test_claim_that_is_not_in_the_namespace_is_named_with_the_way_out(kube, executor, requested):
     kube.store.claims.remove("sp500-runs")
-    with pytest.raises(Refused, match=r"namespace sp500 has no PersistentVolumeClaim sp500-runs.*--namespace"):
+    with pytest.raises(Refused, match=r"no PersistentVolumeClaim sp500-runs.*--namespace"):
         executor.check(requested())
 
 

@@ -1,7 +1,5 @@
 """What is killed at which step, and what then is true. Every kill is a SIGKILL of a real process."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -39,15 +39,16 @@ def expected(tmp_path):
 @pytest.fixture
 def there(cluster, tmp_path):
     """A target and how it is reached."""
-    cluster["spec"]["headGroupSpec"]["template"]["spec"]["containers"] = cluster["spec"]["headGroupSpec"]["template"][
-        "spec"
-    ]["containers"][:1]
+    pod = cluster["spec"]["headGroupSpec"]["template"]["spec"]
+    pod["containers"] = pod["containers"][:1]
     (tmp_path / "cluster.yaml").write_text(yaml.safe_dump(cluster))
     options = {"cluster": tmp_path / "cluster.yaml", "address": "http://127.0.0.1:8265"}
-    return lambda on: (
-        find(on),
-        find(on).options(**{name: options[name] for name in find(on).options.model_fields.keys() & options}),
-    )
+
+    def locate(on):
+        names = find(on).options.model_fields.keys() & options
+        return find(on), find(on).options(**{name: options[name] for name in names})
+
+    return locate
 
 
 def prepare_job(spec, place, estimator):
@@ -55,29 +56,23 @@ def prepare_job(spec, place, estimator):
     return job
 
 
-def test_job_of_this_machine_costs_its_cpus(expected, there, make):
-    job = prepare_job(make(workers=3, cpus=2, expected=1800), there("local"), expected())
-    assert (job.hourly, job.seconds) == (3.0, 1800)  # 3 x 2 CPUs x 0.50
-
-
-def test_job_on_a_running_cluster_costs_its_workers(expected, there, make):
-    job = prepare_job(make(workers=2, cpus=3, memory="4GiB"), there("ray"), expected())
-    assert job.hourly == 8.0  # 2 x (3 CPUs x 1 + 4 GiB x 0.25)
-
-
-def test_worker_that_does_not_say_has_the_memory_of_its_node(expected, there, make):
-    job = prepare_job(make(workers=1, cpus=1), there("ray"), expected())
-    assert job.hourly == 3.0  # 1 CPU x 1 + 8 GiB x 0.25
-
-
-def test_job_with_gpus_is_priced_as_the_node_that_has_them(expected, there, make):
-    job = prepare_job(make(workers=2, cpus=3, gpus=1, memory="4GiB"), there("ray"), expected())
-    assert job.hourly == 28.0  # 2 x (3 + 10 + 1)
+@pytest.mark.parametrize(
+    ("on", "size", "hourly"),
+    [
+        ("local", {"workers": 3, "cpus": 2}, 3.0),  # 3 x 2 CPUs x 0.50
+        ("ray", {"workers": 2, "cpus": 3, "memory": "4GiB"}, 8.0),  # 2 x (3 CPUs x 1 + 4 GiB x 0.25)
+        ("ray", {"workers": 1, "cpus": 1}, 3.0),  # 1 CPU x 1 + 8 GiB of its node x 0.25
+        ("ray", {"workers": 2, "cpus": 3, "gpus": 1, "memory": "4GiB"}, 28.0),  # 2 x (3 + 10 + 1)
+    ],
+)
+def test_job_costs_what_its_workers_have(expected, there, make, on, size, hourly):
+    job = prepare_job(make(expected=1800, **size), there(on), expected())
+    assert (job.hourly, job.seconds) == (hourly, 1800)
 
 
 def test_node_type_given_goes_before_the_rule_and_an_unknown_one_is_refused(expected, there, make):
     assert prepare_job(make(workers=1, cpus=4), there("local"), expected("rack")).hourly == 4.0
-    with pytest.raises(ConfigError, match=r"--node-type rak: the table of rates has card, home, rack"):
+    with pytest.raises(ConfigError, match=r"--node-type rak: .*card, home, rack"):
         prepare_job(make(), there("local"), expected("rak"))
 
 
@@ -130,12 +125,9 @@ def test_users_own_word_goes_before_and_the_deadline_is_the_limit(expected, make
     assert expected().seconds(make(deadline=1000), find("local")) == (None, 1000)
 
 
-def test_nothing_is_expected_of_a_job_that_nobody_knows(expected, make):
+def test_nothing_is_expected_of_a_job_that_nobody_knows_and_without_a_table_all_is_free(expected, there, make):
     assert expected().seconds(make(), find("local")) == (None, None)
     assert expected(runs_dir=Path("no such folder")).seconds(make(), find("local")) == (None, None)
-
-
-def test_without_a_table_all_is_free(there, make):
     assert prepare_job(make(), there("local"), Estimator()).hourly == 0.0
 
 

@@ -378,7 +378,7 @@ def test_environment_that_cannot_be_made_is_the_reason_and_not_tried_again(execu
     executor.submit(handle, asked("true", working_dir="https://localhost/none.zip"))
     seen = until(executor, handle, ended)
     assert (seen.state, seen.retryable, seen.started) == (JobState.FAILED, False, None)
-    assert "environment on the cluster cannot be made" in seen.reason
+    assert "cannot be made" in seen.reason
     assert "Connection refused" in seen.reason
 
 
@@ -390,7 +390,7 @@ def test_job_whose_watcher_died_is_lost(ray_cluster, executor, asked, handle):
     watcher.kill()
     seen = until(executor, handle, ended)
     assert (seen.state, seen.retryable) == (JobState.LOST, True)
-    assert "worker process has died" in seen.reason
+    assert "has died" in seen.reason
 
 
 def test_roles_without_a_log_are_refused_and_the_dashboard_named(ray_cluster, executor, handle):
@@ -438,7 +438,7 @@ def test_cluster_that_is_not_there_is_unreachable(asked):
 def test_cluster_that_never_answers_is_unreachable():
     with socket.create_server(("127.0.0.1", 0)) as server:
         silent = RayExecutor(f"http://127.0.0.1:{server.getsockname()[1]}", answer_seconds=0.3)
-        with pytest.raises(Unreachable, match="no answer in time"):
+        with pytest.raises(Unreachable, match="no answer"):
             silent.status("job-none")
 
 
