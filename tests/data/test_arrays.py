@@ -41,15 +41,13 @@ def contents(windows: Windows) -> np.ndarray:
 
 
 @pytest.mark.parametrize("how", [np.savez, np.savez_compressed])
-def test_good_file_is_read_as_it_is(
-    good: dict[str, np.ndarray], saved: Callable[..., Path], how: Callable[..., None]
-) -> None:
+def test_good_file_is_read_as_it_is(good, saved, how):
     found = arrays.read(saved(good, how))
     for name, values in good.items():
         np.testing.assert_array_equal(found[name], values)
 
 
-def test_validation_is_the_last_part_in_the_order_given(good, saved) -> None:
+def test_validation_is_the_last_part_in_the_order_given(good, saved):
     config = DataConfig(npz_path=saved(good), valid_from_train=0.25, norm="none")
     dataset = arrays.dataset(config, "float64", direction=False)
     assert dataset.valid is not None
@@ -59,7 +57,7 @@ def test_validation_is_the_last_part_in_the_order_given(good, saved) -> None:
     np.testing.assert_array_equal(dataset.valid.targets, good["y_train"][30:])
 
 
-def test_scaling_is_fitted_on_the_training_part_alone(good: dict[str, np.ndarray], saved: Callable[..., Path]) -> None:
+def test_scaling_is_fitted_on_the_training_part_alone(good, saved):
     config = DataConfig(npz_path=saved(good), valid_from_train=0.25)
     dataset = arrays.dataset(config, "float64", direction=False)
     part = good["X_train"][:30].reshape(-1, 3)
@@ -70,20 +68,20 @@ def test_scaling_is_fitted_on_the_training_part_alone(good: dict[str, np.ndarray
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.01])
-def test_no_validation_part_is_none(good: dict[str, np.ndarray], saved: Callable[..., Path], fraction: float) -> None:
+def test_no_validation_part_is_none(good, saved, fraction):
     dataset = arrays.dataset(DataConfig(npz_path=saved(good), valid_from_train=fraction), "float32", direction=False)
     assert dataset.valid is None
     assert len(dataset.train) == 40
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_number_type_is_the_one_asked_for(good: dict[str, np.ndarray], saved: Callable[..., Path], dtype: str) -> None:
+def test_number_type_is_the_one_asked_for(good, saved, dtype):
     dataset = arrays.dataset(DataConfig(npz_path=saved(good)), dtype, direction=False)
     assert (dataset.train.rows.dtype, dataset.train.targets.dtype) == (dtype, dtype)
 
 
 @pytest.mark.parametrize("kind", [int, float, bool, "float32"])
-def test_targets_of_0_and_1_alone_make_the_task_direction(good, saved, kind: Any) -> None:
+def test_targets_of_0_and_1_alone_make_the_task_direction(good, saved, kind):
     signs = {name: (values > 0).astype(kind) if name.startswith("y") else values for name, values in good.items()}
     assert catalog.resolve(RunConfig(data=DataConfig(npz_path=saved(signs)))).task == "direction"
     assert catalog.resolve(RunConfig(data=DataConfig(npz_path=saved(good)))).task == "returns"
@@ -92,7 +90,7 @@ def test_targets_of_0_and_1_alone_make_the_task_direction(good, saved, kind: Any
         catalog.task(config).prepare(config)
 
 
-def test_two_classes_that_are_not_0_and_1_are_noted(good: dict[str, np.ndarray], saved: Callable[..., Path]) -> None:
+def test_two_classes_that_are_not_0_and_1_are_noted(good, saved):
     signs = {name: np.where(values > 0, 1, -1) if name.startswith("y") else values for name, values in good.items()}
     for content, count in ((signs, 1), (good, 0)):
         config = RunConfig(data=DataConfig(npz_path=saved(content)))
@@ -100,12 +98,12 @@ def test_two_classes_that_are_not_0_and_1_are_noted(good: dict[str, np.ndarray],
         assert [note[:34] for note in notes] == ["y_train has two values, -1 and 1, "][:count]
 
 
-def test_targets_as_one_column_are_taken(good: dict[str, np.ndarray], saved: Callable[..., Path]) -> None:
+def test_targets_as_one_column_are_taken(good, saved):
     found = arrays.read(saved({**good, "y_train": good["y_train"][:, None]}))
     np.testing.assert_array_equal(found["y_train"], good["y_train"])
 
 
-def test_card_knows_the_content_not_the_name(good: dict[str, np.ndarray], tmp_path: Path) -> None:
+def test_card_knows_the_content_not_the_name(good, tmp_path):
     hashes = []
     for name, factor in (("a", 1.0), ("b", 1.0), ("c", 2.0)):
         np.savez(tmp_path / f"{name}.npz", **{**good, "y_test": good["y_test"] * factor})
@@ -139,9 +137,7 @@ CHANGES: dict[str, tuple[Callable[[dict[str, np.ndarray]], dict[str, Any]], str]
 
 
 @pytest.mark.parametrize(("change", "named"), CHANGES.values(), ids=CHANGES)
-def test_bad_array_is_refused_by_file_and_name(
-    good: dict[str, np.ndarray], saved: Callable[..., Path], change: Callable[..., dict[str, Any]], named: str
-) -> None:
+def test_bad_array_is_refused_by_file_and_name(good, saved, change, named):
     path = saved({**good, **change(good)})
     with pytest.raises(DataError) as caught:
         arrays.read(path)
@@ -150,15 +146,13 @@ def test_bad_array_is_refused_by_file_and_name(
 
 
 @pytest.mark.parametrize("name", arrays.NAMES)
-def test_missing_array_is_named(good: dict[str, np.ndarray], saved: Callable[..., Path], name: str) -> None:
+def test_missing_array_is_named(good, saved, name):
     with pytest.raises(DataError, match=f"has no {name}"):
         arrays.read(saved({key: value for key, value in good.items() if key != name}))
 
 
 @pytest.mark.parametrize("how", [np.savez, np.savez_compressed])
-def test_damaged_file_is_refused_or_read_right_wherever_a_bit_flipped(
-    good: dict[str, np.ndarray], saved: Callable[..., Path], how: Callable[..., None]
-) -> None:
+def test_damaged_file_is_refused_or_read_right_wherever_a_bit_flipped(good, saved, how):
     path = saved(good, how)
     data = path.read_bytes()
     generator = np.random.default_rng(0)
@@ -175,14 +169,14 @@ def test_damaged_file_is_refused_or_read_right_wherever_a_bit_flipped(
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
-def test_cut_off_file_is_refused_by_name(good: dict[str, np.ndarray], saved: Callable[..., Path], share: float) -> None:
+def test_cut_off_file_is_refused_by_name(good, saved, share):
     path = saved(good)
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
     with pytest.raises(DataError, match=str(path)):
         arrays.read(path)
 
 
-def test_single_array_and_missing_file_are_refused_by_name(good: dict[str, np.ndarray], tmp_path: Path) -> None:
+def test_single_array_and_missing_file_are_refused_by_name(good, tmp_path):
     np.save(tmp_path / "windows.npy", good["X_train"])
     for name, said in (("windows.npy", ""), ("none.npz", "no such file")):
         with pytest.raises(DataError, match=f"{tmp_path / name}.*{said}"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,7 +34,7 @@ def values_of(table: pd.DataFrame, name: str, ticker: str, dates: np.ndarray) ->
     return rows.reindex(np.datetime_as_string(dates)).to_numpy()
 
 
-def test_columns_of_a_long_file_are_features_next_to_built_in_ones(source: str) -> None:
+def test_columns_of_a_long_file_are_features_next_to_built_in_ones(source):
     prices, table = read(source, "news", "log_return", "mood")
     assert table.names == ("news", "log_return", "mood")
     default = features(prices)
@@ -47,7 +46,7 @@ def test_columns_of_a_long_file_are_features_next_to_built_in_ones(source: str) 
         assert (series.y[both][:-1] == other.y[:-1]).all()
 
 
-def test_columns_not_asked_for_are_named_in_one_line_and_change_nothing(source: str, tmp_path: Path) -> None:
+def test_columns_not_asked_for_are_named_in_one_line_and_change_nothing(source, tmp_path):
     prices = load(DataConfig(source=source))
     assert [fault.detail for fault in prices.faults] == [
         "news, mood, sector: not asked for with data.features; left out"
@@ -56,7 +55,7 @@ def test_columns_not_asked_for_are_named_in_one_line_and_change_nothing(source: 
     assert prices.sha256 == plain.sha256
 
 
-def test_hash_of_the_prices_counts_the_columns_that_are_used(source: str, tmp_path: Path) -> None:
+def test_hash_of_the_prices_counts_the_columns_that_are_used(source, tmp_path):
     other = price_files.write(tmp_path / "other.csv", LONG.assign(news=LONG["news"] * 2))
     assert read(source, "news")[0].sha256 != read(other, "news")[0].sha256
     assert read(source, "mood")[0].sha256 == read(other, "mood")[0].sha256
@@ -70,25 +69,25 @@ def test_hash_of_the_prices_counts_the_columns_that_are_used(source: str, tmp_pa
         (("range",), "range needs open, high, low and volume"),
     ],
 )
-def test_column_that_cannot_be_a_feature_is_refused_by_name(source: str, names: tuple[str, ...], message: str) -> None:
+def test_column_that_cannot_be_a_feature_is_refused_by_name(source, names, message):
     with pytest.raises(DataError, match=message):
         read(source, *names)
 
 
-def test_column_of_a_wide_file_is_a_ticker(tmp_path: Path) -> None:
+def test_column_of_a_wide_file_is_a_ticker(tmp_path):
     wide = LONG.pivot(index="date", columns="ticker", values="close").reset_index()
     path = price_files.write(tmp_path / "wide.csv", wide)
     assert load(DataConfig(source=path)).tickers == ["AAA", "BBB"]
-    with pytest.raises(DataError, match=r"AAA: in a wide file every column is a ticker"):
+    with pytest.raises(DataError, match=r"AAA: in a wide file"):
         read(path, "AAA")
 
 
-def test_column_of_prices_that_have_none_is_refused() -> None:
-    with pytest.raises(DataError, match="bundled has no column news"):
+def test_column_of_prices_that_have_none_is_refused():
+    with pytest.raises(DataError, match="no column news"):
         read("bundled", "news")
 
 
-def test_column_named_twice_or_with_arrays_is_refused() -> None:
+def test_column_named_twice_or_with_arrays_is_refused():
     with pytest.raises(ValueError, match="duplicate column news"):
         DataConfig(features=("news", "news"))
     with pytest.raises(ValueError, match=r"data\.npz_path replaces"):
@@ -98,13 +97,13 @@ def test_column_named_twice_or_with_arrays_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("length", "filled"), [(5, True), (6, False)])
-def test_short_hole_takes_the_last_value_and_a_long_one_is_refused(tmp_path: Path, length: int, filled: bool) -> None:
+def test_short_hole_takes_the_last_value_and_a_long_one_is_refused(tmp_path, length, filled):
     table = LONG.copy()
     table.loc[300 : 299 + length, "news"] = np.nan
     path, day = price_files.write(tmp_path / "holes.csv", table), table.loc[300, "date"]
     if not filled:
         hole = table.loc[305, "date"]
-        with pytest.raises(DataError, match=f"column news of AAA has no finite number on {hole}"):
+        with pytest.raises(DataError, match=f"column news of AAA {hole}"):
             read(path, "news")
         return
     prices, _ = read(path, "news")
@@ -112,13 +111,13 @@ def test_short_hole_takes_the_last_value_and_a_long_one_is_refused(tmp_path: Pat
     assert [(fault.rule, fault.date) for fault in prices.faults if "news on" in fault.detail] == [("missing", day)]
 
 
-def test_fingerprint_counts_columns_only_where_they_are_chosen() -> None:
+def test_fingerprint_counts_columns_only_where_they_are_chosen():
     plain = RunConfig().fingerprint
     assert RunConfig(data={"features": ()}).fingerprint == plain
     assert len({plain, *(RunConfig(data={"features": (name,)}).fingerprint for name in ("news", "gap"))}) == 3
 
 
-def test_training_windows_have_an_index_as_the_others_have(source: str) -> None:
+def test_training_windows_have_an_index_as_the_others_have(source):
     dataset = pipeline.prepare(DataConfig(source=source, window=10), direction=False).dataset("float64")
     index = dataset.train.index
     assert index is not None
@@ -130,7 +129,7 @@ def tables(prices: Prices) -> dict[str, pd.DataFrame]:
     return {"move": np.log(prices.close).diff(), "news": prices["news"]}
 
 
-def test_features_may_be_rows_of_date_and_ticker_or_tables_by_name(source: str) -> None:
+def test_features_may_be_rows_of_date_and_ticker_or_tables_by_name(source):
     prices = load(DataConfig(source=source), columns=None)
     by_name = build(prices, 1, Hooks(features=tables))
     rows = build(prices, 1, Hooks(features=lambda prices: pd.concat(tables(prices), axis=1).stack(future_stack=True)))
@@ -153,6 +152,6 @@ def test_features_may_be_rows_of_date_and_ticker_or_tables_by_name(source: str) 
     ],
     ids=["number", "plain rows", "list", "texts", "other tickers", "nothing", "unknown column", "infinite"],
 )
-def test_features_of_another_shape_are_refused(source: str, computed: Any, message: str) -> None:
+def test_features_of_another_shape_are_refused(source, computed, message):
     with pytest.raises(DataError, match=message):
         build(load(DataConfig(source=source), columns=None), 1, Hooks(features=computed))

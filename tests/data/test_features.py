@@ -70,7 +70,7 @@ REFERENCE: dict[str, Callable[[pd.DataFrame], pd.Series]] = {
 
 
 @pytest.mark.parametrize("name", CLOSE_FEATURES + OHLCV_FEATURES)
-def test_feature_equals_its_definition_in_pandas(close: pd.DataFrame, name: str) -> None:
+def test_feature_equals_its_definition_in_pandas(close, name):
     prices = of_fields(close[["KO"]])
     table = features(prices)
     day = pd.DataFrame({field: frame["KO"] for field, frame in prices.fields.items()})
@@ -80,7 +80,7 @@ def test_feature_equals_its_definition_in_pandas(close: pd.DataFrame, name: str)
 
 
 @pytest.mark.parametrize("horizon", [1, 5])
-def test_target_is_the_log_return_over_the_horizon(close: pd.DataFrame, horizon: int) -> None:
+def test_target_is_the_log_return_over_the_horizon(close, horizon):
     series = features(of_close(close[["KO"]]), horizon).series[0]
     price = close["KO"].to_numpy()
     for row in (0, 1, 100, len(series.y) - 1 - horizon):
@@ -89,28 +89,28 @@ def test_target_is_the_log_return_over_the_horizon(close: pd.DataFrame, horizon:
     assert np.isfinite(series.y[:-horizon]).all()
 
 
-def test_features_start_on_the_50th_day_of_each_ticker(close: pd.DataFrame) -> None:
+def test_features_start_on_the_50th_day_of_each_ticker(close):
     series = {one.ticker: one for one in features(of_close(close)).series}
     assert series["KO"].dates[0] == np.datetime64(close.index[49], "D")
     assert series["AAPL"].dates[0] == np.datetime64(close.index[200 + 49], "D")
 
 
-def test_days_of_all_tickers_are_the_union_of_theirs(close: pd.DataFrame) -> None:
+def test_days_of_all_tickers_are_the_union_of_theirs(close):
     table = features(of_close(close))
     assert list(table.dates) == list(close.index[49:].to_numpy().astype("datetime64[D]"))
 
 
-def test_prices_that_never_move_have_finite_features(close: pd.DataFrame) -> None:
+def test_prices_that_never_move_have_finite_features(close):
     series = features(of_close(close[["KO"]] * 0 + 5.0)).series[0]
     np.testing.assert_allclose(series.x, 0.0, atol=1e-12)
 
 
-def test_features_depend_on_ratios_of_prices_only(close: pd.DataFrame) -> None:
+def test_features_depend_on_ratios_of_prices_only(close):
     once, times = (features(of_close(table)).series[2].x for table in (close, close * 8.0))
     np.testing.assert_allclose(once, times, rtol=1e-9, atol=1e-12)
 
 
-def test_ticker_with_too_few_days_is_refused_by_name(close: pd.DataFrame) -> None:
+def test_ticker_with_too_few_days_is_refused_by_name(close):
     with pytest.raises(DataError, match=r"too_short: KO has 50 prices"):
         features(of_close(close[["KO"]].iloc[:50]))
     assert len(features(of_close(close[["KO"]].iloc[:51])).series[0].dates) == 2
@@ -155,9 +155,7 @@ def assert_same_bits(first: np.ndarray, second: np.ndarray) -> None:
 @pytest.mark.parametrize("how", [times_seven, shuffled])
 @pytest.mark.parametrize("make", [of_close, of_fields])
 @given(data=st.data())
-def test_features_and_targets_before_a_date_do_not_change_with_what_comes_after(
-    close: pd.DataFrame, make: Callable[[pd.DataFrame], Prices], how: Callable[..., np.ndarray], data: st.DataObject
-) -> None:
+def test_features_and_targets_before_a_date_do_not_change_with_what_comes_after(close, make, how, data):
     # Row 260 on: every ticker has some features before.
     case = altered(make(close), data.draw(st.integers(260, len(close) - 1), label="row"), how)
     pairs = zip(features(case.before, HORIZON).series, features(case.after, HORIZON).series, strict=True)
@@ -171,7 +169,7 @@ def test_features_and_targets_before_a_date_do_not_change_with_what_comes_after(
 
 @pytest.mark.parametrize("make", [of_close, of_fields])
 @given(data=st.data())
-def test_features_know_neither_that_the_table_goes_on_nor_when_it_began(close, make, data: st.DataObject) -> None:
+def test_features_know_neither_that_the_table_goes_on_nor_when_it_began(close, make, data):
     prices = make(close)
     end = data.draw(st.integers(260, len(close) - 1), label="end")
     begin = data.draw(st.integers(1, len(close) - 120), label="begin")
@@ -188,9 +186,7 @@ def fitted(series: tuple[Series, ...], last: np.datetime64, norm: str) -> normal
 @pytest.mark.parametrize("how", [times_seven, shuffled])
 @pytest.mark.parametrize("norm", ["zscore", "minmax"])
 @given(data=st.data())
-def test_normaliser_up_to_a_date_does_not_change_with_what_comes_after(
-    close: pd.DataFrame, norm: str, how: Callable[..., np.ndarray], data: st.DataObject
-) -> None:
+def test_normaliser_up_to_a_date_does_not_change_with_what_comes_after(close, norm, how, data):
     case = altered(of_close(close), data.draw(st.integers(260, len(close) - 1), label="row"), how)
     before, after = (fitted(features(prices).series, case.last, norm) for prices in (case.before, case.after))
     assert_same_bits(before.shift, after.shift)
@@ -224,9 +220,7 @@ def assert_same_known_windows(before: Windows, after: Windows, last: np.datetime
 @pytest.mark.parametrize("how", [times_seven, shuffled])
 @pytest.mark.parametrize("direction", [False, True])
 @given(data=st.data())
-def test_windows_and_scales_before_a_date_do_not_change_with_what_comes_after(
-    close: pd.DataFrame, how: Callable[..., np.ndarray], direction: bool, data: st.DataObject
-) -> None:
+def test_windows_and_scales_before_a_date_do_not_change_with_what_comes_after(close, how, direction, data):
     prices = of_close(close)
     dates = features(prices, HORIZON).dates
     cut = split(dates, test_fraction=0.15, valid_from_train=0.175, gap=CONFIG.purge)
@@ -246,9 +240,7 @@ def test_windows_and_scales_before_a_date_do_not_change_with_what_comes_after(
 
 @pytest.mark.parametrize("how", [times_seven, shuffled])
 @pytest.mark.parametrize("kind", ["linear", "mlp", "lstm", "transformer"])
-def test_predictions_before_a_date_do_not_change_with_what_comes_after(
-    close: pd.DataFrame, kind: str, how: Callable[..., np.ndarray]
-) -> None:
+def test_predictions_before_a_date_do_not_change_with_what_comes_after(close, kind, how):
     size = {} if kind == "linear" else {"hidden": 8, "layers": 1}
     # Without validation the last epoch's weights are kept: after five steps no model beats the naive forecast.
     data = CONFIG.model_copy(update={"valid_from_train": 0.0})
@@ -268,7 +260,7 @@ def test_predictions_before_a_date_do_not_change_with_what_comes_after(
     assert (first[~known] != second[~known]).any()
 
 
-def test_first_day_without_a_volume_is_left_out_of_the_features(close: pd.DataFrame) -> None:
+def test_first_day_without_a_volume_is_left_out_of_the_features(close):
     whole = of_fields(close[["KO"]].dropna().iloc[-200:])
     fields = {name: table.copy() for name, table in whole.fields.items()}
     fields["volume"].iloc[0] = np.nan

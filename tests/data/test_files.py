@@ -50,12 +50,12 @@ DATES = ["%Y-%m-%d", "%Y%m%d", "%Y/%m/%d", "%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "
 
 
 @pytest.mark.parametrize("write", AS_CSV.values(), ids=AS_CSV)
-def test_csv_of_any_layout_is_read_as_it_is(csv: Csv, clean: pd.DataFrame, write: Callable[..., str]) -> None:
+def test_csv_of_any_layout_is_read_as_it_is(csv, clean, write):
     assert_same(write(csv, clean), clean)
 
 
 @pytest.mark.parametrize("written", DATES)
-def test_usual_ways_to_write_a_date_are_read(csv: Csv, clean: pd.DataFrame, written: str) -> None:
+def test_usual_ways_to_write_a_date_are_read(csv, clean, written):
     assert_same(csv(clean, date_format=written), clean)
 
 
@@ -68,15 +68,13 @@ AS_PARQUET = {
 
 
 @pytest.mark.parametrize("layout", AS_PARQUET.values(), ids=AS_PARQUET)
-def test_parquet_is_read_as_it_is(layout: Callable[..., pd.DataFrame], tmp_path: Path, clean: pd.DataFrame) -> None:
+def test_parquet_is_read_as_it_is(layout, tmp_path, clean):
     layout(clean).to_parquet(tmp_path / "prices.parquet")
     assert_same(str(tmp_path / "prices.parquet"), clean)
 
 
 @pytest.mark.parametrize("index", [False, True], ids=["dates as column", "dates as index"])
-def test_parquet_of_arrow_types_with_a_missing_value_is_read_as_csv_is(
-    tmp_path: Path, csv: Csv, ohlcv: pd.DataFrame, index: bool
-) -> None:
+def test_parquet_of_arrow_types_with_a_missing_value_is_read_as_csv_is(tmp_path, csv, ohlcv, index):
     ohlcv.loc[5, "low"] = np.nan
     expected = load(DataConfig(source=csv(ohlcv)))
     arrow = ohlcv.convert_dtypes(dtype_backend="pyarrow")
@@ -95,7 +93,7 @@ def test_parquet_of_arrow_types_with_a_missing_value_is_read_as_csv_is(
         )),
     ],
 )  # fmt: skip
-def test_unusual_dates_are_read_right_or_refused(csv, clean, written, zone, named) -> None:
+def test_unusual_dates_are_read_right_or_refused(csv, clean, written, zone, named):
     source = csv(clean.tz_localize(zone), date_format=written)
     refused, read = "", []
     try:
@@ -118,22 +116,20 @@ def numbered(table: pd.DataFrame, heading: str, first: int = 700, step: int = 1)
 @pytest.mark.parametrize("layout", [wide_of, long_of], ids=["wide", "long"])
 @pytest.mark.parametrize("heading", ["", "Unnamed: 0", "Unnamed: 0.1", "index", "level_0", "__index_level_0__"])
 @pytest.mark.parametrize(("first", "step"), [(0, 1), (700, 1), (9000, -1)])
-def test_row_numbers_are_left_out_by_name(
-    csv: Csv, clean: pd.DataFrame, layout: Callable[..., pd.DataFrame], heading: str, first: int, step: int
-) -> None:
+def test_row_numbers_are_left_out_by_name(csv, clean, layout, heading, first, step):
     prices = load(DataConfig(source=csv(numbered(layout(clean), heading, first, step))))
     pd.testing.assert_frame_equal(prices.close, clean, check_freq=False, check_names=False, check_exact=True)
     assert [(fault.rule, fault.date) for fault in prices.faults] == [("nameless", "column 1")]
 
 
-def test_row_numbers_that_begin_again_are_left_out(csv: Csv, clean: pd.DataFrame) -> None:
+def test_row_numbers_that_begin_again_are_left_out(csv, clean):
     rows = long_of(clean)
     rows.insert(0, "", np.arange(len(rows)) % len(clean))
     assert load(DataConfig(source=csv(rows))).tickers == ["AAPL", "KO"]
 
 
 @pytest.mark.parametrize("layout", [wide_of, long_of], ids=["wide", "long"])
-def test_commas_at_line_ends_are_no_columns(csv: Csv, clean: pd.DataFrame, layout: Callable[..., pd.DataFrame]) -> None:
+def test_commas_at_line_ends_are_no_columns(csv, clean, layout):
     source = Path(csv(layout(clean)))
     source.write_text("".join(f"{line},,\n" for line in source.read_text().splitlines()))
     prices = load(DataConfig(source=str(source)))
@@ -141,9 +137,7 @@ def test_commas_at_line_ends_are_no_columns(csv: Csv, clean: pd.DataFrame, layou
     assert [fault.date[:7] for fault in prices.faults] == ["column "] * 2
 
 
-def test_row_numbers_of_a_parquet_file_without_pandas_own_notes_are_left_out(
-    tmp_path: Path, clean: pd.DataFrame
-) -> None:
+def test_row_numbers_of_a_parquet_file_without_pandas_own_notes_are_left_out(tmp_path, clean):
     rows = wide_of(clean)
     rows.index = pd.Index([*range(5, len(rows) + 5)])
     table = pa.Table.from_pandas(rows, preserve_index=True).replace_schema_metadata(None)
@@ -153,22 +147,22 @@ def test_row_numbers_of_a_parquet_file_without_pandas_own_notes_are_left_out(
 
 
 @pytest.mark.parametrize("heading", ["", "Unnamed: 1"])
-def test_prices_without_a_name_are_refused_by_the_number_of_the_column(csv, clean, heading) -> None:
+def test_prices_without_a_name_are_refused_by_the_number_of_the_column(csv, clean, heading):
     with pytest.raises(DataError, match="column 2 "):
         load(DataConfig(source=csv(wide_of(clean).set_axis(["date", heading, "KO"], axis=1))))
 
 
-def test_ticker_that_is_called_index_is_one_where_it_holds_prices(csv: Csv, clean: pd.DataFrame) -> None:
+def test_ticker_that_is_called_index_is_one_where_it_holds_prices(csv, clean):
     whole = clean.assign(index=(clean["KO"] * 10).round())
     assert load(DataConfig(source=csv(whole))).tickers == ["AAPL", "KO", "index"]
 
 
-def test_file_without_tickers_is_named_after_itself(csv: Csv, clean: pd.DataFrame) -> None:
+def test_file_without_tickers_is_named_after_itself(csv, clean):
     rows = clean[["KO"]].rename(columns={"KO": "close"})
     assert load(DataConfig(source=csv(rows, "ko.csv"))).tickers == ["KO"]
 
 
-def test_fields_of_a_long_file_are_all_kept(csv: Csv, ohlcv: pd.DataFrame) -> None:
+def test_fields_of_a_long_file_are_all_kept(csv, ohlcv):
     prices = load(DataConfig(source=csv(ohlcv)))
     assert set(prices.fields) == {"open", "high", "low", "close", "volume"}
     for name, table in prices.fields.items():
@@ -177,9 +171,7 @@ def test_fields_of_a_long_file_are_all_kept(csv: Csv, ohlcv: pd.DataFrame) -> No
 
 @pytest.mark.parametrize("ticker", ["LOW", "OPEN", "NA", "TRUE", "0700"])
 @pytest.mark.parametrize("layout", ["wide", "long", "LONG"])
-def test_ticker_that_looks_like_something_else_keeps_its_name(
-    csv: Csv, clean: pd.DataFrame, ticker: str, layout: str
-) -> None:
+def test_ticker_that_looks_like_something_else_keeps_its_name(csv, clean, ticker, layout):
     table = clean.rename(columns={"KO": ticker})
     rows = table if layout == "wide" else long_of(table)
     source = csv(rows.rename(columns=str.upper) if layout == "LONG" else rows)
@@ -187,12 +179,12 @@ def test_ticker_that_looks_like_something_else_keeps_its_name(
 
 
 @pytest.mark.parametrize("heading", ["ticker", "TICKER"])
-def test_numbered_tickers_of_a_csv_file_are_names(csv: Csv, clean: pd.DataFrame, heading: str) -> None:
+def test_numbered_tickers_of_a_csv_file_are_names(csv, clean, heading):
     rows = long_of(clean.set_axis(["0005", "0700"], axis=1)).rename(columns={"ticker": heading})
     assert load(DataConfig(source=csv(rows))).tickers == ["0005", "0700"]
 
 
-def test_numbered_tickers_of_a_parquet_file_are_names(tmp_path: Path, clean: pd.DataFrame) -> None:
+def test_numbered_tickers_of_a_parquet_file_are_names(tmp_path, clean):
     long_of(clean.set_axis([5, 700], axis=1)).astype({"ticker": int}).to_parquet(tmp_path / "prices.parquet")
     assert load(DataConfig(source=str(tmp_path / "prices.parquet"))).tickers == ["5", "700"]
 
@@ -227,7 +219,7 @@ def test_numbered_tickers_of_a_parquet_file_are_names(tmp_path: Path, clean: pd.
         (b"date,KO\n02/01/2020,5\n03/01/2020,6\n", "day or month"),
     ],
 )
-def test_file_that_is_no_price_table_is_refused_by_name(tmp_path: Path, content: bytes, named: str) -> None:
+def test_file_that_is_no_price_table_is_refused_by_name(tmp_path, content, named):
     path = tmp_path / "prices.csv"
     path.write_bytes(content)
     with pytest.raises(DataError) as caught:
@@ -247,7 +239,7 @@ def test_file_that_is_no_price_table_is_refused_by_name(tmp_path: Path, content:
         ("date,KO\n2020-01-02,$5.25\n2020-01-03,5\n", "KO 2020-01-02: close '$5.25'"),
     ],
 )
-def test_refusal_repeats_no_words_of_a_file_that_may_hold_secrets(tmp_path: Path, content: str, said: str) -> None:
+def test_refusal_repeats_no_words_of_a_file_that_may_hold_secrets(tmp_path, content, said):
     (tmp_path / "a.csv").write_text(content)
     with pytest.raises(DataError) as caught:
         load(DataConfig(source=str(tmp_path / "a.csv")))
@@ -255,7 +247,7 @@ def test_refusal_repeats_no_words_of_a_file_that_may_hold_secrets(tmp_path: Path
     assert "S3CRET" not in str(caught.value)
 
 
-def test_parquet_with_an_empty_date_is_refused_by_row(tmp_path: Path, clean: pd.DataFrame) -> None:
+def test_parquet_with_an_empty_date_is_refused_by_row(tmp_path, clean):
     rows = clean.reset_index(names="date")
     rows.loc[3, "date"] = pd.NaT
     rows.to_parquet(tmp_path / "prices.parquet")
@@ -263,7 +255,7 @@ def test_parquet_with_an_empty_date_is_refused_by_row(tmp_path: Path, clean: pd.
         load(DataConfig(source=str(tmp_path / "prices.parquet")))
 
 
-def test_damaged_parquet_is_refused_by_name(tmp_path: Path, clean: pd.DataFrame) -> None:
+def test_damaged_parquet_is_refused_by_name(tmp_path, clean):
     path = tmp_path / "prices.parquet"
     clean.reset_index(names="date").to_parquet(path)
     path.write_bytes(path.read_bytes()[:200])
@@ -272,13 +264,13 @@ def test_damaged_parquet_is_refused_by_name(tmp_path: Path, clean: pd.DataFrame)
 
 
 @pytest.mark.parametrize(("name", "said"), [("none.csv", "no such file"), ("", "")])
-def test_missing_file_and_a_folder_are_refused_by_name(tmp_path: Path, name: str, said: str) -> None:
+def test_missing_file_and_a_folder_are_refused_by_name(tmp_path, name, said):
     with pytest.raises(DataError, match=f"{tmp_path / name}.*{said}"):
         load(DataConfig(source=str(tmp_path / name)))
 
 
 @pytest.mark.parametrize("heading", ["Adj Close", "adj_close", "Adjusted Close", "AdjClose"])
-def test_download_of_a_portal_is_read_by_its_adjusted_close(tmp_path: Path, clean: pd.DataFrame, heading: str) -> None:
+def test_download_of_a_portal_is_read_by_its_adjusted_close(tmp_path, clean, heading):
     """One series without a ticker column, split 2 to 1 half-way, with dividends."""
     adjusted = clean.iloc[:, 0]
     factor = np.where(np.arange(len(adjusted)) < len(adjusted) // 2, 2.0, 1.0)

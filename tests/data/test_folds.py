@@ -50,9 +50,7 @@ counts, numbers, lengths = st.integers(300, len(DATES)), st.integers(1, 8), st.i
     window=st.integers(1, 40),
     horizon=st.integers(1, 9),
 )
-def test_no_day_is_used_by_two_parts_of_a_fold(
-    count: int, number: int, days: int, valid: float, window: int, horizon: int
-) -> None:
+def test_no_day_is_used_by_two_parts_of_a_fold(count, number, days, valid, window, horizon):
     for fold in attempt(count, number, days, valid, window + horizon):
         used: list[set[int]] = []
         for first, last in fold.values():
@@ -67,9 +65,7 @@ def test_no_day_is_used_by_two_parts_of_a_fold(
 
 
 @given(count=counts, number=numbers, days=lengths, valid=st.sampled_from([0.0, 0.2]), gap=st.integers(1, 60))
-def test_tests_follow_each_other_to_the_last_date_and_training_grows(
-    count: int, number: int, days: int, valid: float, gap: int
-) -> None:
+def test_tests_follow_each_other_to_the_last_date_and_training_grows(count, number, days, valid, gap):
     found = attempt(count, number, days, valid, gap)
     assert len(found) == number
     assert [fold["test"] for fold in found] == [
@@ -81,10 +77,11 @@ def test_tests_follow_each_other_to_the_last_date_and_training_grows(
         assert before[1] + gap + 1 == fold["test"][0]
         assert not valid or fold["train"][1] + gap + 1 == fold["valid"][0]
     ends = [fold["train"][1] for fold in found]
-    assert ends == sorted(set(ends))
+    # The one day more of a fold may go to its validation alone.
+    assert ends == sorted(ends if valid and days == 1 else set(ends))
 
 
-def test_folds_have_the_sizes_asked_for() -> None:
+def test_folds_have_the_sizes_asked_for():
     found = attempt(1000, 2, 100, 0.25, 10)
     assert found == [
         {"train": (0, 589), "valid": (600, 789), "test": (800, 899)},
@@ -97,7 +94,7 @@ def test_folds_have_the_sizes_asked_for() -> None:
     [(11, 100, 0.2), (9, 100, 0.2), (9, 107, 0.0)],
     ids=["more tests than dates", "validation within its gap", "no train"],
 )
-def test_too_few_dates_are_refused(number: int, days: int, valid: float) -> None:
+def test_too_few_dates_are_refused(number, days, valid):
     with pytest.raises(DataError, match=r"too_short: .* use"):
         walk_forward(DATES[:1000], folds=number, test_days=days, valid_from_train=valid, gap=60)
 
@@ -117,7 +114,7 @@ def made(prices: Prices, *, chosen_until: str | None = None, **settings: object)
 
 
 @pytest.mark.parametrize("settings", [{}, {"horizon": 5, "multiplier": 2, "augment": "bootstrap"}], ids=["day", "week"])
-def test_prices_after_the_last_return_of_a_fold_change_no_bit_of_it(two: Prices, settings: dict[str, object]) -> None:
+def test_prices_after_the_last_return_of_a_fold_change_no_bit_of_it(two, settings):
     before = made(two, **settings)
     for number in (1, 2):
         last = two.close.index.get_loc(pd.Timestamp(before.cuts[number - 1].test[1]))
@@ -134,7 +131,7 @@ def test_prices_after_the_last_return_of_a_fold_change_no_bit_of_it(two: Prices,
             np.testing.assert_array_equal(first.targets, second.targets)
 
 
-def test_every_fold_is_scaled_by_its_own_training_dates(two: Prices) -> None:
+def test_every_fold_is_scaled_by_its_own_training_dates(two):
     found = made(two)
     for number, cut in enumerate(found.cuts, start=1):
         rows = np.concatenate([one.x[one.dates <= cut.train[1]] for one in found.table.series])
@@ -147,7 +144,7 @@ def test_every_fold_is_scaled_by_its_own_training_dates(two: Prices) -> None:
         np.testing.assert_allclose(dataset.test.rows[start : start + 30], expected, rtol=1e-9, atol=1e-9)
 
 
-def test_all_tests_have_as_many_windows_and_end_where_returns_do(two: Prices) -> None:
+def test_all_tests_have_as_many_windows_and_end_where_returns_do(two):
     found = made(two, horizon=3)
     datasets = [found.dataset(number, "float32", direction=False) for number in (1, 2, 3)]
     assert [len(one.test) for one in datasets] == [300, 300, 300]
@@ -156,7 +153,7 @@ def test_all_tests_have_as_many_windows_and_end_where_returns_do(two: Prices) ->
 
 
 @pytest.mark.parametrize("horizon", [1, 4])
-def test_fold_is_blind_when_all_returns_that_chose_the_config_came_before(two: Prices, horizon: int) -> None:
+def test_fold_is_blind_when_all_returns_that_chose_the_config_came_before(two, horizon):
     first = made(two, horizon=horizon).cuts[1].test[0]
     dates = features(two, horizon).dates
     place = int(np.searchsorted(dates, first))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -126,20 +125,20 @@ HONEST: dict[str, Features] = {
 
 
 @pytest.mark.parametrize("name", FUTURE)
-def test_column_that_knows_the_future_is_refused_with_name_and_date(name: str, source: str) -> None:
+def test_column_that_knows_the_future_is_refused_with_name_and_date(name, source):
     hooks = Hooks(features=lambda prices: {"honest": move(prices), "mine": FUTURE[name](prices)})
     with pytest.raises(DataError, match=rf"column mine of (AAA|BBB) {DAY} changes when .* (cut|rep)"):
         read(source, hooks)
 
 
 @pytest.mark.parametrize("name", CHANCE)
-def test_column_that_chance_or_a_clock_decides_is_refused(name: str, source: str) -> None:
+def test_column_that_chance_or_a_clock_decides_is_refused(name, source):
     with pytest.raises(DataError, match=rf"column mine of \w+ {DAY} .* two calls"):
         read(source, Hooks(features=lambda prices: {"mine": CHANCE[name](prices)}))
 
 
 @pytest.mark.parametrize("name", HONEST)
-def test_honest_column_passes_and_a_request_gets_what_training_had(name: str, source: str) -> None:
+def test_honest_column_passes_and_a_request_gets_what_training_had(name, source):
     hooks = Hooks(features=lambda prices: {"mine": HONEST[name](prices)})
     config = DataConfig(source=source, window=10)
     prepared = pipeline.prepare(config, direction=False, hooks=hooks)
@@ -159,7 +158,7 @@ def test_honest_column_passes_and_a_request_gets_what_training_had(name: str, so
             assert pipeline.last_window(fields, dataset, hooks)[0] == pytest.approx(x, abs=1e-9 * scale)
 
 
-def test_columns_across_tickers_that_begin_and_end_pass(tmp_path: Path) -> None:
+def test_columns_across_tickers_that_begin_and_end_pass(tmp_path):
     table = price_files.make_table()
     other = table[table["ticker"] == "AAA"].assign(ticker="CCC", close=lambda rows: rows["close"][::-1].to_numpy())
     days = table["date"].unique()
@@ -170,7 +169,7 @@ def test_columns_across_tickers_that_begin_and_end_pass(tmp_path: Path) -> None:
     assert dataset.state["across"] == ["mine"]
 
 
-def test_expanding_score_needs_all_days_and_passes_where_the_class_says_so(source: str) -> None:
+def test_expanding_score_needs_all_days_and_passes_where_the_class_says_so(source):
     def score(prices: Prices) -> dict[str, pd.DataFrame]:
         return {"mine": move(prices) / move(prices).expanding(20).std()}
 
@@ -179,7 +178,7 @@ def test_expanding_score_needs_all_days_and_passes_where_the_class_says_so(sourc
     assert read(source, Hooks(features=score, history=1_000_000))["whole"] is True
 
 
-def test_future_that_only_a_replaced_one_shows_is_found(source: str) -> None:
+def test_future_that_only_a_replaced_one_shows_is_found(source):
     days = len(price_files.make_table()) // 2
 
     def peek(prices: Prices) -> dict[str, pd.DataFrame]:
@@ -191,7 +190,7 @@ def test_future_that_only_a_replaced_one_shows_is_found(source: str) -> None:
         read(source, Hooks(features=peek))
 
 
-def test_column_that_looks_far_back_names_the_history_that_it_needs(source: str) -> None:
+def test_column_that_looks_far_back_names_the_history_that_it_needs(source):
     def far(prices: Prices) -> dict[str, pd.DataFrame]:
         return {"far": move(prices).rolling(200).mean()}
 
@@ -202,7 +201,7 @@ def test_column_that_looks_far_back_names_the_history_that_it_needs(source: str)
         read(source, Hooks(features=lambda prices: {"all": prices.close.expanding().mean()}))
 
 
-def test_probe_tells_what_a_request_needs(source: str) -> None:
+def test_probe_tells_what_a_request_needs(source):
     made = {
         "spread": lambda prices: move(prices).sub(move(prices).mean(axis=1), axis=0),
         "of the first": lambda prices: move(prices).sub(move(prices).iloc[:, 0], axis=0),
@@ -214,7 +213,7 @@ def test_probe_tells_what_a_request_needs(source: str) -> None:
 
 
 @pytest.mark.parametrize("horizon", [1, 5])
-def test_target_may_look_ahead_by_the_horizon_and_no_further(source: str, horizon: int) -> None:
+def test_target_may_look_ahead_by_the_horizon_and_no_further(source, horizon):
     def ahead(prices: Prices) -> pd.DataFrame:
         return (move(prices) ** 2).rolling(5).mean().shift(-5)
 
@@ -225,12 +224,12 @@ def test_target_may_look_ahead_by_the_horizon_and_no_further(source: str, horizo
         read(source, Hooks(target=ahead), horizon)
 
 
-def test_target_that_is_drawn_is_refused(source: str) -> None:
+def test_target_that_is_drawn_is_refused(source):
     with pytest.raises(DataError, match=r"target of .* two calls"):
         read(source, Hooks(target=draw))
 
 
-def test_probe_tries_both_ends_of_each_split_and_at_least_eight_dates() -> None:
+def test_probe_tries_both_ends_of_each_split_and_at_least_eight_dates():
     days = pd.DatetimeIndex(pd.bdate_range("2015-01-01", periods=600))
     dates = days[50:].to_numpy().astype("datetime64[D]")
     cut = split(dates, test_fraction=0.15, valid_from_train=0.175, gap=15)

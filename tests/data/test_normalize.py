@@ -1,7 +1,5 @@
 """Normaliser: scikit-learn's scalers, fitted on training rows alone."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
@@ -13,19 +11,19 @@ LATER = TRAIN * 1.5
 
 
 @pytest.mark.parametrize(("norm", "reference"), [("zscore", StandardScaler()), ("minmax", MinMaxScaler((-1, 1)))])
-def test_scaled_values_equal_scikit_learns(norm: str, reference: StandardScaler | MinMaxScaler) -> None:
+def test_scaled_values_equal_scikit_learns(norm, reference):
     scaler, reference = normalize.fit(TRAIN, norm), reference.fit(TRAIN)
     for values in (TRAIN, LATER):
         np.testing.assert_allclose(scaler(values), reference.transform(values), rtol=1e-9, atol=1e-9)
 
 
-def test_no_norm_leaves_values_as_they_are() -> None:
+def test_no_norm_leaves_values_as_they_are():
     np.testing.assert_array_equal(normalize.fit(TRAIN, "none")(LATER), LATER)
 
 
 @pytest.mark.parametrize("norm", ["zscore", "minmax"])
 @pytest.mark.parametrize("constant", [0.0, 5.0, 0.1, -3584472.97, 49128517509.57])
-def test_feature_that_never_changes_keeps_scale_1(norm: str, constant: float) -> None:
+def test_feature_that_never_changes_keeps_scale_1(norm, constant):
     train = np.full((100, 1), constant)
     scaler = normalize.fit(train, norm)
     assert scaler.scale.tolist() == [1.0]
@@ -33,12 +31,12 @@ def test_feature_that_never_changes_keeps_scale_1(norm: str, constant: float) ->
 
 
 @pytest.mark.parametrize("norm", ["zscore", "minmax"])
-def test_scaling_takes_any_leading_axes(norm: str) -> None:
+def test_scaling_takes_any_leading_axes(norm):
     scaler = normalize.fit(TRAIN, norm)
     np.testing.assert_array_equal(scaler(TRAIN.reshape(50, 10, 3)), scaler(TRAIN).reshape(50, 10, 3))
 
 
-def test_feature_that_begins_to_vary_after_training_is_reported_by_name_and_part() -> None:
+def test_feature_that_begins_to_vary_after_training_is_reported_by_name_and_part():
     train = np.random.default_rng(0).normal(0, [1, 0, 1], (500, 3))
     later = np.random.default_rng(1).normal(0, [1.5, 1, 4], (500, 3))
     first, second = normalize.shift_notes(("usual", "constant", "wide"), train, {"test": later})

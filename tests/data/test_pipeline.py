@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -34,7 +32,7 @@ def three(bundled_stocks: Prices) -> Prices:
     return Prices({"close": close}, "test")
 
 
-def test_index_gives_about_5800_training_windows() -> None:
+def test_index_gives_about_5800_training_windows():
     dataset = pipeline.prepare(DataConfig(), direction=False).dataset("float32")
     assert 5600 < len(dataset.train) < 6000
     assert dataset.features == 6
@@ -43,7 +41,7 @@ def test_index_gives_about_5800_training_windows() -> None:
     }  # fmt: skip
 
 
-def test_card_says_where_the_data_came_from(bundled: Prices) -> None:
+def test_card_says_where_the_data_came_from(bundled):
     card = built(bundled).card
     assert card["source"] == "bundled"
     assert card["sha256"] == bundled.sha256
@@ -52,7 +50,7 @@ def test_card_says_where_the_data_came_from(bundled: Prices) -> None:
     assert set(card["splits"]) == {"train", "valid", "test"}
 
 
-def test_features_are_scaled_by_the_training_dates_alone(three: Prices) -> None:
+def test_features_are_scaled_by_the_training_dates_alone(three):
     dataset = built(three, norm="zscore")
     table = features(three)
     cut = split(table.dates, test_fraction=0.15, valid_from_train=0.175, gap=31)
@@ -65,7 +63,7 @@ def test_features_are_scaled_by_the_training_dates_alone(three: Prices) -> None:
     np.testing.assert_allclose(contents(dataset.test)[place], expected, rtol=1e-9, atol=1e-9)
 
 
-def test_targets_times_their_scale_are_the_log_returns(three: Prices) -> None:
+def test_targets_times_their_scale_are_the_log_returns(three):
     dataset = built(three, horizon=3)
     log = np.log(three.close)
     ahead = (log.shift(-3) - log).stack()
@@ -74,19 +72,19 @@ def test_targets_times_their_scale_are_the_log_returns(three: Prices) -> None:
     np.testing.assert_allclose(dataset.test.index["return"], ahead.reindex(named), rtol=1e-9)
 
 
-def test_target_scale_is_about_the_spread_of_training_returns(three: Prices) -> None:
+def test_target_scale_is_about_the_spread_of_training_returns(three):
     dataset = built(three)
     assert dataset.train.targets.std() == pytest.approx(1.0, abs=0.05)
     assert built(three, norm="none").target_scale == 1.0
 
 
-def test_direction_targets_are_1_for_up_and_0_for_not(three: Prices) -> None:
+def test_direction_targets_are_1_for_up_and_0_for_not(three):
     dataset = built(three, direction=True)
     assert dataset.target_scale == 1.0
     np.testing.assert_array_equal(dataset.test.targets, (dataset.test.index["return"] > 0).astype(float))
 
 
-def test_all_tickers_are_cut_at_the_same_dates(three: Prices) -> None:
+def test_all_tickers_are_cut_at_the_same_dates(three):
     dataset = built(three)
     for part in (dataset.valid, dataset.test):
         assert part is not None
@@ -95,7 +93,7 @@ def test_all_tickers_are_cut_at_the_same_dates(three: Prices) -> None:
         assert spans["min"].nunique() == spans["max"].nunique() == 1
 
 
-def test_gap_sessions_lie_between_validation_and_test(three: Prices) -> None:
+def test_gap_sessions_lie_between_validation_and_test(three):
     dataset = built(three, window=10, horizon=5)
     sessions = three.close.index
     assert dataset.valid is not None
@@ -103,7 +101,7 @@ def test_gap_sessions_lie_between_validation_and_test(three: Prices) -> None:
     assert ((sessions > last) & (sessions < first)).sum() >= 15
 
 
-def test_multiplier_copies_the_training_windows_alone(three: Prices) -> None:
+def test_multiplier_copies_the_training_windows_alone(three):
     once, thrice = built(three), built(three, multiplier=3)
     assert len(thrice.train) == 3 * len(once.train)
     np.testing.assert_array_equal(contents(thrice.train)[: len(once.train)], contents(once.train))
@@ -116,7 +114,7 @@ def test_multiplier_copies_the_training_windows_alone(three: Prices) -> None:
 
 @pytest.mark.parametrize("norm", ["zscore", "minmax", "none"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_nothing_that_is_not_finite_reaches_a_model(three: Prices, norm: str, dtype: str) -> None:
+def test_nothing_that_is_not_finite_reaches_a_model(three, norm, dtype):
     dataset = built(three, dtype, norm=norm, multiplier=2)
     for part in (dataset.train, dataset.valid, dataset.test):
         assert part is not None
@@ -125,19 +123,19 @@ def test_nothing_that_is_not_finite_reaches_a_model(three: Prices, norm: str, dt
         assert np.isfinite(part.targets).all()
 
 
-def test_window_over_a_repaired_gap_has_no_hole(csv: Callable[..., str], ohlcv: pd.DataFrame) -> None:
+def test_window_over_a_repaired_gap_has_no_hole(csv, ohlcv):
     ohlcv.loc[100, "volume"] = np.nan
     source = csv(ohlcv.drop(index=[200, 201]))
     dates = features(pipeline.load(DataConfig(source=source))).series[0].dates
     assert list(dates) == list(ohlcv["date"].to_numpy().astype("datetime64[D]")[49:])
 
 
-def test_carried_forward_session_makes_no_wild_feature(csv: Callable[..., str], ohlcv: pd.DataFrame) -> None:
+def test_carried_forward_session_makes_no_wild_feature(csv, ohlcv):
     table = features(pipeline.load(DataConfig(source=csv(ohlcv.drop(index=[200])))))
     assert np.abs(table.series[0].x[:, table.names.index("volume_change")]).max() < 1.0
 
 
 @pytest.mark.parametrize("window", [500, 5000])
-def test_window_longer_than_the_dates_is_refused(three: Prices, window: int) -> None:
+def test_window_longer_than_the_dates_is_refused(three, window):
     with pytest.raises(DataError, match="too_short"):
         built(three, window=window)

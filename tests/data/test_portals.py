@@ -45,9 +45,7 @@ ANSWERS: dict[str, Frame] = {
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 @pytest.mark.parametrize("tickers", [["AAPL"], ["AAPL", "KO"], ["LOW", "OPEN"]], ids="-".join)
 @pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
-def test_two_rows_of_headings_are_read_as_they_are(
-    tmp_path: Path, clean: pd.DataFrame, answer: Frame, tickers: list[str], kind: str
-) -> None:
+def test_two_rows_of_headings_are_read_as_they_are(tmp_path, clean, answer, tickers, kind):
     close = clean.iloc[:, : len(tickers)].set_axis(tickers, axis=1)
     frame, path = answer(yahoo(close)), tmp_path / f"prices.{kind}"
     if kind == "csv":
@@ -60,7 +58,7 @@ def test_two_rows_of_headings_are_read_as_they_are(
     assert "volume" in prices.fields or "Volume" not in frame.columns.get_level_values(0)
 
 
-def test_ticker_that_is_listed_later_begins_later_below_two_rows_of_headings(tmp_path, clean) -> None:
+def test_ticker_that_is_listed_later_begins_later_below_two_rows_of_headings(tmp_path, clean):
     clean.iloc[:100, 1] = np.nan
     yahoo(clean).to_csv(tmp_path / "prices.csv")
     prices = load(DataConfig(source=str(tmp_path / "prices.csv")))
@@ -68,28 +66,26 @@ def test_ticker_that_is_listed_later_begins_later_below_two_rows_of_headings(tmp
     assert prices.close["KO"].first_valid_index() == clean.index[100]
 
 
-def test_rows_below_two_rows_of_headings_are_counted_from_the_first(tmp_path: Path) -> None:
+def test_rows_below_two_rows_of_headings_are_counted_from_the_first(tmp_path):
     lines = ["Price,Close,Close", "Ticker,KO,AAPL", "Date,,", "2020-01-02,5,6", "soon,5,6"]
     (tmp_path / "a.csv").write_text("\n".join(lines))
     assert "row 5: " in refused(str(tmp_path / "a.csv"))
 
 
 @pytest.mark.parametrize("second", [",5", ",NA", "yesterday,five"])
-def test_damaged_first_row_is_no_row_of_headings(tmp_path: Path, second: str) -> None:
+def test_damaged_first_row_is_no_row_of_headings(tmp_path, second):
     (tmp_path / "a.csv").write_text(f"date,close\n{second}\n2020-01-02,5\n2020-01-03,6\n")
     assert "row 2: " in refused(str(tmp_path / "a.csv"))
 
 
-def test_parquet_file_with_columns_of_other_pairs_is_refused(tmp_path: Path, clean: pd.DataFrame) -> None:
+def test_parquet_file_with_columns_of_other_pairs_is_refused(tmp_path, clean):
     pd.concat({"left": clean, "right": clean}, axis=1).to_parquet(tmp_path / "prices.parquet")
     assert "2 rows of headings" in refused(str(tmp_path / "prices.parquet"))
 
 
 @pytest.mark.parametrize("names", [["Date", "Ticker"], ["date", "symbol"], [None, None], ["Date", None]], ids=str)
 @pytest.mark.parametrize("order", [[0, 1], [1, 0]], ids=["date first", "ticker first"])
-def test_parquet_file_with_dates_and_tickers_as_index_is_read(
-    tmp_path: Path, clean: pd.DataFrame, names: list[str | None], order: list[int]
-) -> None:
+def test_parquet_file_with_dates_and_tickers_as_index_is_read(tmp_path, clean, names, order):
     rows = clean.stack().rename_axis(names).rename("Close").to_frame()
     rows.reorder_levels(order).to_parquet(tmp_path / "prices.parquet")
     prices = load(DataConfig(source=str(tmp_path / "prices.parquet")))
@@ -100,7 +96,7 @@ def test_parquet_file_with_dates_and_tickers_as_index_is_read(
 # Numbers.
 
 
-def test_download_of_investing_com_is_read(tmp_path: Path, clean: pd.DataFrame) -> None:
+def test_download_of_investing_com_is_read(tmp_path, clean):
     close = (clean["KO"] * 50).round(2)  # about 2,000
     rows = {"Date": close.index.strftime("%m/%d/%Y")}
     rows |= {name: close.map("{:,.2f}".format) for name in ("Price", "Open", "High", "Low")}
@@ -113,7 +109,7 @@ def test_download_of_investing_com_is_read(tmp_path: Path, clean: pd.DataFrame) 
     assert [fault.rule for fault in prices.faults] == ["unsorted"]
 
 
-def test_download_of_nasdaq_com_is_read(tmp_path: Path, clean: pd.DataFrame) -> None:
+def test_download_of_nasdaq_com_is_read(tmp_path, clean):
     close = clean["KO"].round(2)
     table = pd.DataFrame({"Date": close.index.strftime("%m/%d/%Y"), "Close/Last": close.map("${:.2f}".format)})
     table["Volume"] = "30,654,200"
@@ -124,7 +120,7 @@ def test_download_of_nasdaq_com_is_read(tmp_path: Path, clean: pd.DataFrame) -> 
 
 
 @pytest.mark.parametrize("written", ["{:,.2f}", "${:,.2f}", "$ {:.2f}", "{:.2f} €", "£{:.2f}", "¥{:,.2f}"])
-def test_signs_that_a_whole_column_has_are_read(tmp_path: Path, clean: pd.DataFrame, written: str) -> None:
+def test_signs_that_a_whole_column_has_are_read(tmp_path, clean, written):
     close = (clean * 20).round(2)
     close.map(written.format).rename_axis("date").to_csv(tmp_path / "a.csv")
     prices = load(DataConfig(source=str(tmp_path / "a.csv")))
@@ -145,12 +141,12 @@ def test_signs_that_a_whole_column_has_are_read(tmp_path: Path, clean: pd.DataFr
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
-def test_price_that_may_mean_two_numbers_is_refused_with_the_sign(tmp_path: Path, values: list[str], said: str) -> None:
+def test_price_that_may_mean_two_numbers_is_refused_with_the_sign(tmp_path, values, said):
     (tmp_path / "a.csv").write_text(f'date;KO\n2020-01-02;"{values[0]}"\n2020-01-03;"{values[1]}"\n')
     assert said in refused(str(tmp_path / "a.csv"))
 
 
-def test_dash_is_a_missing_value(csv: Csv, clean: pd.DataFrame) -> None:
+def test_dash_is_a_missing_value(csv, clean):
     rows = clean.astype(object)
     rows.iloc[100, 1] = "-"
     prices = load(DataConfig(source=csv(rows)))
@@ -172,9 +168,7 @@ def test_dash_is_a_missing_value(csv: Csv, clean: pd.DataFrame) -> None:
     ],
     ids=["zeros at the end", "zero in a ticker", "zero in a date", "two quotes", "one quote"],
 )
-def test_damaged_row_is_refused_by_number_in_one_short_line(
-    csv: Csv, clean: pd.DataFrame, damage: Callable[[str], str], row: int | None
-) -> None:
+def test_damaged_row_is_refused_by_number_in_one_short_line(csv, clean, damage, row):
     path = Path(csv(clean.iloc[:498]))
     text = path.read_text()
     path.write_text(damage(text))
@@ -187,7 +181,7 @@ def test_damaged_row_is_refused_by_number_in_one_short_line(
 
 @pytest.mark.parametrize("hidden", ["\u200b", "\x07", "\xad"])
 @pytest.mark.parametrize("layout", ["wide", "long"])
-def test_tickers_that_print_alike_are_refused(csv: Csv, clean: pd.DataFrame, hidden: str, layout: str) -> None:
+def test_tickers_that_print_alike_are_refused(csv, clean, hidden, layout):
     table = clean.set_axis(["KO", f"KO{hidden}"], axis=1)
     rows = table if layout == "wide" else table.rename_axis("date").reset_index().melt("date", var_name="ticker")
     said = refused(csv(rows.rename(columns={"value": "close"})))
@@ -200,9 +194,7 @@ def test_tickers_that_print_alike_are_refused(csv: Csv, clean: pd.DataFrame, hid
 
 @pytest.mark.parametrize("written", ["%m/%d/%y", "%d.%m.%y", "%d-%b-%y", "%y/%m/%d"])
 @pytest.mark.parametrize("first", ["2018-06-01", "1955-06-01", "1968-06-03"])
-def test_years_of_two_digits_are_read_or_refused_in_one_line(
-    csv: Csv, clean: pd.DataFrame, written: str, first: str
-) -> None:
+def test_years_of_two_digits_are_read_or_refused_in_one_line(csv, clean, written, first):
     days = pd.bdate_range(first, periods=200)
     source = csv(clean.iloc[:200].set_axis(days), date_format=written)
     said, read = "", []

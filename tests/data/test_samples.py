@@ -104,7 +104,7 @@ def train_as_rank(rank: int, folder: Path) -> None:
     dist.destroy_process_group()
 
 
-def test_ranks_loaders_and_a_resumed_run_end_as_one_process_that_reads_itself(tmp_path: Path) -> None:
+def test_ranks_loaders_and_a_resumed_run_end_as_one_process_that_reads_itself(tmp_path):
     before = torch.get_rng_state()
     straight = outputs(settings(), SoloWorker(CPU), tmp_path)
     shutil.rmtree(tmp_path / "epoch-00002")
@@ -115,7 +115,7 @@ def test_ranks_loaders_and_a_resumed_run_end_as_one_process_that_reads_itself(tm
     np.testing.assert_allclose(np.load(tmp_path / "ranks.npy"), straight, rtol=0, atol=1e-9)
 
 
-def test_samples_take_no_memory_and_have_the_targets_of_the_dataset() -> None:
+def test_samples_take_no_memory_and_have_the_targets_of_the_dataset():
     data = Mixed(settings()).prepare(settings())
     assert isinstance(data.train, Samples)
     assert len(pickle.dumps(data.train)) < 20_000 < data.train.rows.nbytes
@@ -125,7 +125,7 @@ def test_samples_take_no_memory_and_have_the_targets_of_the_dataset() -> None:
     assert checks.check(Mixed(settings()), settings(), data) is data
 
 
-def test_identity_is_a_text_files_or_some_samples(tmp_path: Path) -> None:
+def test_identity_is_a_text_files_or_some_samples(tmp_path):
     def card(end: int = 100, identity: object = "") -> sp500.Dataset:
         parts = Digits(0, end), None, Digits(100, 110, "plain")
         return sp500.from_torch(*parts, config=settings(), identity=identity).card
@@ -150,12 +150,12 @@ def test_identity_is_a_text_files_or_some_samples(tmp_path: Path) -> None:
     ],
     ids=["own generator", "uneven", "iterable", "no pairs", "empty"],
 )
-def test_dataset_that_cannot_be_read_the_same_again_is_refused(part: object, fault: str) -> None:
+def test_dataset_that_cannot_be_read_the_same_again_is_refused(part, fault):
     with pytest.raises(DataError, match=fault):
         sp500.from_torch(part, None, Digits(50, 60), config=settings())
 
 
-def test_collate_pads() -> None:
+def test_collate_pads():
     def pad(samples: list[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
         return torch.stack([F.pad(x, (0, 64 - len(x))) for x, _ in samples]), torch.tensor([y for _, y in samples])
 

@@ -49,9 +49,7 @@ def windows_of(shards: ShardSet) -> tuple[np.ndarray, np.ndarray]:
     return np.array(x), np.array(y)
 
 
-def test_windows_of_all_shards_are_those_of_the_copied_training_series(
-    prepared: pipeline.Prepared, written: ShardSet
-) -> None:
+def test_windows_of_all_shards_are_those_of_the_copied_training_series(prepared, written):
     x, y = [], []
     for number in range(7):
         for one in prepared.train:
@@ -67,7 +65,7 @@ def test_windows_of_all_shards_are_those_of_the_copied_training_series(
     assert written.windows == len(y) == prepared.source().windows
 
 
-def test_nothing_after_the_training_dates_is_in_a_shard(prepared: pipeline.Prepared, source: SeriesSource) -> None:
+def test_nothing_after_the_training_dates_is_in_a_shard(prepared, source):
     last = prepared.cut.train[1]
     later = [replace_future(one, last) for one in prepared.table.series]
     assert any((one.x != other.x).any() for one, other in zip(prepared.table.series, later, strict=True))
@@ -83,9 +81,7 @@ def replace_future(series: augment.Series, last: np.datetime64) -> augment.Serie
     return augment.Series(series.ticker, series.dates, np.where(future, series.x * 7, series.x), series.y)
 
 
-def test_complete_set_is_reused_and_another_one_refused(
-    prepared: pipeline.Prepared, source: SeriesSource, written: ShardSet, tmp_path: Path
-) -> None:
+def test_complete_set_is_reused_and_another_one_refused(prepared, source, written, tmp_path):
     def nobody(numbers: object) -> list:
         raise AssertionError("a complete set is not written again")
 
@@ -97,7 +93,7 @@ def test_complete_set_is_reused_and_another_one_refused(
         write(other, written.uri)
 
 
-def test_manifest_is_written_last(source: SeriesSource, tmp_path: Path) -> None:
+def test_manifest_is_written_last(source, tmp_path):
     class Killed(Exception):
         pass
 
@@ -122,9 +118,7 @@ writer.write(source, sys.argv[2])
 """
 
 
-def test_killed_writer_leaves_a_set_that_is_completed_to_the_same_bytes(
-    source: SeriesSource, written: ShardSet, tmp_path: Path
-) -> None:
+def test_killed_writer_leaves_a_set_that_is_completed_to_the_same_bytes(source, written, tmp_path):
     import pickle
 
     (tmp_path / "source.pickle").write_bytes(pickle.dumps(source))
@@ -161,7 +155,7 @@ DAMAGE = {
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
 @pytest.mark.parametrize("number", [0, 11])
-def test_bad_shard_is_refused_by_name_and_skipped_when_asked(written: ShardSet, damage, number: int) -> None:
+def test_bad_shard_is_refused_by_name_and_skipped_when_asked(written, damage, number):
     path = Path(written.uri) / f"shard-{number:05d}.parquet"
     path.write_bytes(damage(path.read_bytes())) if damage else path.unlink()
     with pytest.raises(DataError, match=path.name):
@@ -173,7 +167,7 @@ def test_bad_shard_is_refused_by_name_and_skipped_when_asked(written: ShardSet, 
 
 
 @pytest.mark.parametrize("change", ["windows", "segments", "nonsense", "missing"])
-def test_bad_manifest_is_refused_by_name(written: ShardSet, change: str) -> None:
+def test_bad_manifest_is_refused_by_name(written, change):
     path = Path(written.uri) / "manifest.json"
     manifest = json.loads(path.read_text())
     if change == "windows":
@@ -198,7 +192,7 @@ for _ in range(100):
 """
 
 
-def test_two_writers_of_one_shard_and_its_reader_do_not_disturb_each_other(tmp_path: Path) -> None:
+def test_two_writers_of_one_shard_and_its_reader_do_not_disturb_each_other(tmp_path):
     """As two jobs of the queue on the same data, or a lost Ray task and its retry."""
     command = [sys.executable, "-c", WRITE_AGAIN, str(tmp_path / "set")]
     writers = [subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
@@ -215,16 +209,16 @@ def test_two_writers_of_one_shard_and_its_reader_do_not_disturb_each_other(tmp_p
     assert [one.name for one in path.parent.iterdir()] == [path.name]
 
 
-def test_shards_take_a_twentieth_of_materialised_windows(written: ShardSet) -> None:
+def test_shards_take_a_twentieth_of_materialised_windows(written):
     assert written.bytes / (written.windows * 30 * 6 * 4) < 0.05
 
 
-def test_set_on_another_filesystem_has_the_same_bytes(source: SeriesSource, written: ShardSet, tmp_path: Path) -> None:
+def test_set_on_another_filesystem_has_the_same_bytes(source, written, tmp_path):
     write(source, f"file://{tmp_path}/elsewhere")
     assert contents(tmp_path / "elsewhere") == contents(Path(written.uri))
 
 
 @pytest.mark.parametrize("uri", ["gopher://bucket/set", "/proc/set"])
-def test_place_that_cannot_be_written_is_named(source: SeriesSource, uri: str) -> None:
+def test_place_that_cannot_be_written_is_named(source, uri):
     with pytest.raises(DataError, match=uri):
         write(source, uri)

@@ -35,7 +35,7 @@ fractions = st.floats(0.05, 0.6)
 
 
 @given(count=counts, test=fractions, valid=fractions, window=st.integers(1, 60), horizon=st.integers(1, 10))
-def test_no_day_is_used_by_two_parts(count: int, test: float, valid: float, window: int, horizon: int) -> None:
+def test_no_day_is_used_by_two_parts(count, test, valid, window, horizon):
     found = attempt(count, test, valid, window + horizon)
     used: list[set[int]] = []
     for first, last in found.values():
@@ -51,7 +51,7 @@ def test_no_day_is_used_by_two_parts(count: int, test: float, valid: float, wind
 
 
 @given(count=counts, test=fractions, valid=fractions, gap=st.integers(1, 60))
-def test_parts_follow_each_other_with_exactly_the_gap_between(count: int, test: float, valid: float, gap: int) -> None:
+def test_parts_follow_each_other_with_exactly_the_gap_between(count, test, valid, gap):
     found = attempt(count, test, valid, gap)
     assert found["train"][0] == 0
     assert found["train"][1] + gap + 1 == found["valid"][0]
@@ -60,13 +60,13 @@ def test_parts_follow_each_other_with_exactly_the_gap_between(count: int, test: 
 
 
 @given(count=counts, test=fractions, gap=st.integers(1, 60))
-def test_no_validation_leaves_train_and_test(count: int, test: float, gap: int) -> None:
+def test_no_validation_leaves_train_and_test(count, test, gap):
     found = attempt(count, test, 0.0, gap)
     assert set(found) == {"train", "test"}
     assert found["train"][1] + gap + 1 == found["test"][0]
 
 
-def test_parts_have_the_sizes_asked_for() -> None:
+def test_parts_have_the_sizes_asked_for():
     found = places(split(DATES[:1000], test_fraction=0.2, valid_from_train=0.25, gap=10), DATES)
     assert found == {"train": (0, 589), "valid": (600, 789), "test": (800, 999)}
 
@@ -76,6 +76,6 @@ def test_parts_have_the_sizes_asked_for() -> None:
     [(60, 0.15, 0.175, 60), (100, 0.15, 0.175, 31), (1000, 0.15, 0.01, 31), (3, 0.15, 0.0, 31)],
     ids=["no train", "no valid", "valid within its gap", "next to nothing"],
 )
-def test_too_few_dates_are_refused_by_number(count: int, test: float, valid: float, gap: int) -> None:
+def test_too_few_dates_are_refused_by_number(count, test, valid, gap):
     with pytest.raises(DataError, match=f"too_short: {count} dates .* gaps of {gap} sessions"):
         split(DATES[:count], test_fraction=test, valid_from_train=valid, gap=gap)

@@ -55,14 +55,14 @@ def reference(shards: ShardSet) -> set[bytes]:
 @pytest.mark.parametrize("batch_size", [100, 1000])
 @pytest.mark.parametrize("buffer", [500, 100_000])
 def test_every_window_is_seen_once_and_ranks_are_disjoint(
-    shards: ShardSet,
-    reference: set[bytes],
-    world: int,
-    batch_size: int,
-    buffer: int,
-    shuffle: bool,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    shards,
+    reference,
+    world,
+    batch_size,
+    buffer,
+    shuffle,
+    monkeypatch,
+):
     monkeypatch.setattr(stream, "BUFFER_WINDOWS", buffer)
     ranks = streams(shards, world, shuffle=shuffle)
     taken = [list(one.epoch(1, batch_size, shuffle=shuffle, seed=0)) for one in ranks]
@@ -80,7 +80,7 @@ def test_every_window_is_seen_once_and_ranks_are_disjoint(
         assert all(len(batch.x) == max(batch.count, 1) for batch in step)
 
 
-def test_sum_of_targets_is_the_reference_s(shards: ShardSet) -> None:
+def test_sum_of_targets_is_the_reference_s(shards):
     expected = sum(float(shards.read(shard).targets.astype(np.float64).sum()) for shard in shards.shards)
     found = sum(
         float(batch.y[: batch.count].double().sum())
@@ -90,7 +90,7 @@ def test_sum_of_targets_is_the_reference_s(shards: ShardSet) -> None:
     assert found == pytest.approx(expected, rel=1e-9)
 
 
-def test_order_changes_with_epoch_and_seed_and_is_repeatable(shards: ShardSet) -> None:
+def test_order_changes_with_epoch_and_seed_and_is_repeatable(shards):
     def first(epoch: int, seed: int) -> bytes:
         batch = next(iter(streams(shards, 1)[0].epoch(epoch, 64, shuffle=True, seed=seed)))
         return batch.x.numpy().tobytes()
@@ -99,12 +99,12 @@ def test_order_changes_with_epoch_and_seed_and_is_repeatable(shards: ShardSet) -
     assert len({first(1, 0), first(2, 0), first(1, 1)}) == 3
 
 
-def test_ranks_hold_about_as_many_windows(shards: ShardSet) -> None:
+def test_ranks_hold_about_as_many_windows(shards):
     held = [sum(shard.windows for shard in mine) for mine in stream.assign_shards(shards.shards, 3)]
     assert max(held) - min(held) <= max(shard.windows for shard in shards.shards)
 
 
-def test_bad_shard_stops_the_epoch_by_name(shards: ShardSet, tmp_path: Path) -> None:
+def test_bad_shard_stops_the_epoch_by_name(shards, tmp_path):
     target = tmp_path / "set"
     target.mkdir()
     for path in Path(shards.uri).iterdir():
@@ -117,9 +117,7 @@ def test_bad_shard_stops_the_epoch_by_name(shards: ShardSet, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("world", [1, 3])
-def test_windows_have_the_numbers_that_they_have_in_memory(
-    bundled_stocks: Prices, shards: ShardSet, world: int
-) -> None:
+def test_windows_have_the_numbers_that_they_have_in_memory(bundled_stocks, shards, world):
     config = DataConfig(tickers=("AAPL", "KO", "GE"), start="2018-01-01", multiplier=4, window=5)
     whole = pipeline.prepare(config, direction=False).dataset("float32").train
     for one in streams(shards, world):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -13,7 +12,6 @@ import pytest
 
 from sp500.config import DataConfig
 from sp500.data.features import features, names
-from sp500.data.prices import Prices
 from sp500.data.sources import load
 from sp500.data.validation import summarize, validate
 from sp500.errors import DataError
@@ -59,9 +57,7 @@ def still(first: int, last: int | None) -> Damage:
 
 @pytest.mark.parametrize("length", [1, 3, 5])
 @pytest.mark.parametrize("form", ["blank", "absent"])
-def test_short_run_without_prices_carries_the_last_one_forward(
-    csv: Csv, clean: pd.DataFrame, length: int, form: str
-) -> None:
+def test_short_run_without_prices_carries_the_last_one_forward(csv, clean, length, form):
     expected = clean.copy()
     expected.iloc[100 : 100 + length, 1] = expected.iloc[99, 1]
     rows = long_of(blank(100, 100 + length)(clean))
@@ -70,7 +66,7 @@ def test_short_run_without_prices_carries_the_last_one_forward(
     pd.testing.assert_frame_equal(prices.close, expected, check_freq=False, check_names=False)
 
 
-def test_session_missing_for_all_tickers_is_carried_forward_for_each(csv: Csv, clean: pd.DataFrame) -> None:
+def test_session_missing_for_all_tickers_is_carried_forward_for_each(csv, clean):
     expected = clean.copy()
     expected.iloc[100] = expected.iloc[99]
     prices = load(DataConfig(source=csv(clean.drop(clean.index[100]))))
@@ -111,9 +107,7 @@ def in_new_york(table: pd.DataFrame) -> pd.DataFrame:
     ],
 )
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_repaired_file_equals_the_clean_one_and_names_the_fault(
-    csv: Csv, tmp_path: Path, clean: pd.DataFrame, damage: Damage, rule: str, tickers: set[str], row: str, kind: str
-) -> None:
+def test_repaired_file_equals_the_clean_one_and_names_the_fault(csv, tmp_path, clean, damage, rule, tickers, row, kind):
     if kind == "csv":
         source = csv(damage(clean))
     else:
@@ -153,9 +147,7 @@ REFUSED: dict[str, tuple[Damage, str, int]] = {
 
 @pytest.mark.parametrize("layout", ["wide", "long"])
 @pytest.mark.parametrize(("damage", "rule", "row"), REFUSED.values(), ids=REFUSED)
-def test_bad_price_is_refused_by_rule_ticker_and_date(
-    csv: Csv, clean: pd.DataFrame, damage: Damage, rule: str, row: int, layout: str
-) -> None:
+def test_bad_price_is_refused_by_rule_ticker_and_date(csv, clean, damage, rule, row, layout):
     damaged = damage(clean)
     source = csv(damaged if layout == "wide" else long_of(damaged))
     with pytest.raises(DataError) as caught:
@@ -186,7 +178,7 @@ def with_lower_case(table: pd.DataFrame) -> pd.DataFrame:
     ],
     ids=["rows that differ", "tickers that differ in case", "every day", "a ticker without a price"],
 )
-def test_table_that_cannot_be_right_is_refused_by_rule(csv: Csv, clean: pd.DataFrame, damage, message: str) -> None:
+def test_table_that_cannot_be_right_is_refused_by_rule(csv, clean, damage, message):
     with pytest.raises(DataError, match=message):
         load(DataConfig(source=csv(damage(clean))))
 
@@ -201,15 +193,13 @@ def test_table_that_cannot_be_right_is_refused_by_rule(csv: Csv, clean: pd.DataF
     ],
     ids=["offsets", "with and without", "no seconds", "names"],
 )
-def test_mixed_time_zones_are_refused_with_the_first_odd_date(
-    csv: Csv, clean: pd.DataFrame, zones: tuple[str, str]
-) -> None:
+def test_mixed_time_zones_are_refused_with_the_first_odd_date(csv, clean, zones):
     dates = [f"{time:%Y-%m-%d}{zones[1] if row == 10 else zones[0]}" for row, time in enumerate(clean.index)]
     with pytest.raises(DataError, match=f"timezone: .*{day(clean, 10)}"):
         load(DataConfig(source=csv(clean.reset_index(drop=True).assign(date=dates))))
 
 
-def test_new_yorks_winter_and_summer_offsets_are_one_zone(csv: Csv, clean: pd.DataFrame) -> None:
+def test_new_yorks_winter_and_summer_offsets_are_one_zone(csv, clean):
     prices = load(DataConfig(source=csv(in_new_york(clean))))
     assert len({f"{time:%z}" for time in in_new_york(clean).index}) == 2
     assert [fault.rule for fault in prices.faults] == ["timezone"]
@@ -225,7 +215,7 @@ BAD_FIELDS = [
 
 
 @pytest.mark.parametrize(("rule", "field", "last", "factor"), BAD_FIELDS, ids=str)
-def test_bad_field_is_refused_by_rule_ticker_and_date(csv, ohlcv, rule, field, last, factor) -> None:
+def test_bad_field_is_refused_by_rule_ticker_and_date(csv, ohlcv, rule, field, last, factor):
     ohlcv.loc[100:last, field] *= factor
     with pytest.raises(DataError, match=f"{rule}: KO {day(ohlcv, 100)}.*{'' if rule == 'high_low' else field}"):
         load(DataConfig(source=csv(ohlcv)))
@@ -240,7 +230,7 @@ FILLED = [
 
 
 @pytest.mark.parametrize(("field", "rows", "value"), FILLED, ids=str)
-def test_few_zeros_or_holes_in_a_field_take_the_last_value_by_name(csv, ohlcv, field, rows, value) -> None:
+def test_few_zeros_or_holes_in_a_field_take_the_last_value_by_name(csv, ohlcv, field, rows, value):
     places = ohlcv.index[rows]
     expected = ohlcv[field].mask(ohlcv.index.isin(places)).ffill()
     first_of_runs = [day(ohlcv, row) for row in places if row - 1 not in places]
@@ -252,7 +242,7 @@ def test_few_zeros_or_holes_in_a_field_take_the_last_value_by_name(csv, ohlcv, f
     assert f"without {field}" in str(prices.faults[0])
 
 
-def test_zero_open_of_all_early_rows_is_one_fault_with_both_ends(csv: Csv, ohlcv: pd.DataFrame) -> None:
+def test_zero_open_of_all_early_rows_is_one_fault_with_both_ends(csv, ohlcv):
     ohlcv.loc[:299, "open"] = 0.0
     first, last, next_day = (day(ohlcv, row) for row in (0, 299, 300))
     source = csv(ohlcv)
@@ -263,14 +253,12 @@ def test_zero_open_of_all_early_rows_is_one_fault_with_both_ends(csv: Csv, ohlcv
 
 @pytest.mark.parametrize(("factor", "said"), [(0.01, "one unit"), (1000, "one unit"), (40, "correct")])
 @pytest.mark.parametrize("last", [101, None], ids=["for a day", "from then on"])
-def test_move_by_the_factor_of_a_coin_says_so(
-    csv: Csv, clean: pd.DataFrame, factor: float, said: str, last: int | None
-) -> None:
+def test_move_by_the_factor_of_a_coin_says_so(csv, clean, factor, said, last):
     with pytest.raises(DataError, match=f"jump: KO {day(clean, 100)}: .*{said}"):
         load(DataConfig(source=csv(scaled(100, last, factor)(clean))))
 
 
-def test_years_without_prices_are_refused_with_the_ways_out(csv: Csv, clean: pd.DataFrame) -> None:
+def test_years_without_prices_are_refused_with_the_ways_out(csv, clean):
     """One ticker of two companies: the second part as a ticker of its own, or one part alone, is read."""
     damaged = scaled(300, None, 0.31)(blank(100, 300)(clean))
     source = csv(damaged)
@@ -282,7 +270,7 @@ def test_years_without_prices_are_refused_with_the_ways_out(csv: Csv, clean: pd.
     assert load(DataConfig(source=csv(two))).faults == ()
 
 
-def test_dates_after_today_are_refused_by_date(csv: Csv, clean: pd.DataFrame) -> None:
+def test_dates_after_today_are_refused_by_date(csv, clean):
     source = csv(clean)
     with pytest.raises(DataError, match=r"future: .* 2019-06-27") as caught:
         load(DataConfig(source=source), now=datetime(2019, 6, 26, 21, tzinfo=UTC))
@@ -304,9 +292,7 @@ def test_dates_after_today_are_refused_by_date(csv: Csv, clean: pd.DataFrame) ->
         ("2018-06-15", "2018-06-16 12:00", False),
     ],
 )
-def test_row_of_a_session_that_has_not_closed_is_dropped_by_name(
-    csv: Csv, clean: pd.DataFrame, last: str, seen: str, dropped: bool
-) -> None:
+def test_row_of_a_session_that_has_not_closed_is_dropped_by_name(csv, clean, last, seen, dropped):
     prices = load(DataConfig(source=csv(clean.loc[:last])), now=datetime.fromisoformat(f"{seen}+00:00"))
     expected = clean.loc[:last].iloc[: -1 if dropped else None]
     pd.testing.assert_frame_equal(prices.close, expected, check_freq=False, check_names=False)
@@ -317,9 +303,7 @@ def test_row_of_a_session_that_has_not_closed_is_dropped_by_name(
     ("written", "dropped"),
     [("2018-06-15 15:00", True), ("2018-06-15 20:30", False), ("2018-06-16 00:30", False), ("1980-01-01 00:00", False)],
 )
-def test_file_written_while_its_last_session_was_open_stays_unfinished(
-    csv: Csv, clean: pd.DataFrame, written: str, dropped: bool
-) -> None:
+def test_file_written_while_its_last_session_was_open_stays_unfinished(csv, clean, written, dropped):
     source = csv(clean.loc[:"2018-06-15"])
     seconds = datetime.fromisoformat(f"{written}+00:00").timestamp()
     os.utime(source, (seconds, seconds))
@@ -332,13 +316,13 @@ def test_file_written_while_its_last_session_was_open_stays_unfinished(
     ["2020-01-04,5\n", "2020-01-04,5\n2020-01-05,5\n", "2020-01-03,5\n", "0202-01-03,5\n2020-01-03,5\n"],
     ids=["a Saturday", "a weekend", "one session", "a year of three digits"],
 )
-def test_table_with_next_to_no_sessions_is_refused_with_a_date(tmp_path: Path, rows: str) -> None:
+def test_table_with_next_to_no_sessions_is_refused_with_a_date(tmp_path, rows):
     (tmp_path / "prices.csv").write_text("date,KO\n" + rows)
     with pytest.raises(DataError, match=rows[:10]):
         load(DataConfig(source=str(tmp_path / "prices.csv")))
 
 
-def test_faults_are_all_named_at_once(csv: Csv, clean: pd.DataFrame) -> None:
+def test_faults_are_all_named_at_once(csv, clean):
     damaged = put(200, -1.0)(put(100, 0.0)(clean))
     damaged.iloc[300, 0] = np.inf
     with pytest.raises(DataError) as caught:
@@ -347,13 +331,13 @@ def test_faults_are_all_named_at_once(csv: Csv, clean: pd.DataFrame) -> None:
         assert named in str(caught.value)
 
 
-def test_fault_outside_the_dates_asked_for_does_not_matter(csv: Csv, clean: pd.DataFrame) -> None:
+def test_fault_outside_the_dates_asked_for_does_not_matter(csv, clean):
     source = csv(put(100, -1.0)(clean))
     prices = load(DataConfig(source=source, start=clean.index[101].date()))
     pd.testing.assert_frame_equal(prices.close, clean.iloc[101:], check_freq=False, check_names=False)
 
 
-def test_fault_of_a_ticker_not_asked_for_does_not_matter(csv: Csv, clean: pd.DataFrame) -> None:
+def test_fault_of_a_ticker_not_asked_for_does_not_matter(csv, clean):
     assert load(DataConfig(source=csv(put(100, 0.0)(clean)), tickers=("AAPL",))).tickers == ["AAPL"]
 
 
@@ -366,13 +350,13 @@ def test_fault_of_a_ticker_not_asked_for_does_not_matter(csv: Csv, clean: pd.Dat
     ],
     ids=["listing and delisting", "nine equal closes", "a large move that stays"],
 )
-def test_what_prices_do_is_no_fault(csv: Csv, clean: pd.DataFrame, change: Damage) -> None:
+def test_what_prices_do_is_no_fault(csv, clean, change):
     prices = load(DataConfig(source=csv(change(clean))))
     assert prices.faults == ()
     pd.testing.assert_frame_equal(prices.close, change(clean), check_freq=False, check_names=False)
 
 
-def test_real_move_is_accepted_where_it_was_confirmed_and_nowhere_else(csv: Csv, clean: pd.DataFrame) -> None:
+def test_real_move_is_accepted_where_it_was_confirmed_and_nowhere_else(csv, clean):
     source = csv(scaled(0, 200, 2)(scaled(0, 100, 2)(clean)))
     with pytest.raises(DataError) as caught:
         load(DataConfig(source=source, real_moves=(f"KO:{day(clean, 100)}",)))
@@ -396,15 +380,13 @@ def test_real_move_is_accepted_where_it_was_confirmed_and_nowhere_else(csv: Csv,
     ],
     ids=["weekly", "monthly", "every sixth session", "every second session", "one of 25 missing"],
 )
-def test_gaps_that_are_short_but_many_are_refused_with_their_share(
-    csv: Csv, clean: pd.DataFrame, thin: Damage, share: str
-) -> None:
+def test_gaps_that_are_short_but_many_are_refused_with_their_share(csv, clean, thin, share):
     with pytest.raises(DataError, match=rf"missing: AAPL .*\({share}\)") as caught:
         load(DataConfig(source=csv(thin(clean))))
     assert str(caught.value).count("\n") == 2  # a line per ticker, and none on moves between prices far apart
 
 
-def test_few_short_gaps_are_filled_and_summarized(csv: Csv, clean: pd.DataFrame) -> None:
+def test_few_short_gaps_are_filled_and_summarized(csv, clean):
     gaps = [30, 90, 150, 210, 270]
     prices = load(DataConfig(source=csv(clean.drop(clean.index[gaps]))))
     assert len(prices.faults) == 2 * len(gaps)
@@ -423,7 +405,7 @@ SATURDAYS = ["2018-01-06", "2018-01-13", "2018-01-20", "2018-01-27"]
         (SATURDAYS, "non_session: 4 rows dropped, 2018-01-06 to"),
     ],
 )
-def test_rows_on_days_without_trading_are_named_without_a_ticker(csv, clean, days, line) -> None:
+def test_rows_on_days_without_trading_are_named_without_a_ticker(csv, clean, days, line):
     extra = pd.DataFrame(40.0, index=pd.DatetimeIndex(days), columns=clean.columns)
     prices = load(DataConfig(source=csv(pd.concat([clean, extra]).sort_index())))
     (summary,) = summarize(prices.faults)
@@ -431,7 +413,7 @@ def test_rows_on_days_without_trading_are_named_without_a_ticker(csv, clean, day
 
 
 @pytest.mark.parametrize(("first", "last"), [(200, None), (200, 210), (0, None)], ids=["to the end", "10", "always"])
-def test_close_that_does_not_move_is_stale(csv: Csv, clean: pd.DataFrame, first: int, last: int | None) -> None:
+def test_close_that_does_not_move_is_stale(csv, clean, first, last):
     source = csv(still(first, last)(clean))
     with pytest.raises(DataError, match=f"stale: KO {day(clean, first)}"):
         load(DataConfig(source=source))
@@ -441,15 +423,13 @@ def test_close_that_does_not_move_is_stale(csv: Csv, clean: pd.DataFrame, first:
 
 @pytest.mark.parametrize("factor", [1.5, 1 / 1.5, 1.3])
 @pytest.mark.parametrize("length", [1, 3])
-def test_bad_tick_far_outside_the_usual_moves_is_refused(
-    csv: Csv, clean: pd.DataFrame, factor: float, length: int
-) -> None:
+def test_bad_tick_far_outside_the_usual_moves_is_refused(csv, clean, factor, length):
     damaged = scaled(200, 200 + length, factor)(clean)
     with pytest.raises(DataError, match=rf"1 fault.*\n.*jump: KO {day(clean, 200)}: moves by"):
         load(DataConfig(source=csv(damaged)))
 
 
-def test_every_bad_tick_of_the_index_is_named(bundled: Prices) -> None:
+def test_every_bad_tick_of_the_index_is_named(bundled):
     close = bundled.close.copy()
     rows = np.arange(500, 8000, 400)
     close.iloc[rows] *= 1.5
@@ -464,9 +444,7 @@ def test_every_bad_tick_of_the_index_is_named(bundled: Prices) -> None:
 
 @pytest.mark.parametrize("ratio", [2.0, 10.0])
 @pytest.mark.parametrize("ticker", ["^GSPC", "AAPL", "JPM", "KO", "XOM"])
-def test_split_on_any_date_is_caught_on_that_date(
-    bundled: Prices, bundled_stocks: Prices, ticker: str, ratio: float
-) -> None:
+def test_split_on_any_date_is_caught_on_that_date(bundled, bundled_stocks, ticker, ratio):
     close = (bundled if ticker == "^GSPC" else bundled_stocks).close[[ticker]]
     rows = np.random.default_rng(7).choice(np.arange(1, len(close)), 30, replace=False)
     for row in rows:
@@ -476,7 +454,7 @@ def test_split_on_any_date_is_caught_on_that_date(
             validate({"close": unadjusted})
 
 
-def test_split_on_the_wildest_days_of_the_index_is_caught(bundled: Prices) -> None:
+def test_split_on_the_wildest_days_of_the_index_is_caught(bundled):
     moves = np.log(bundled.close["^GSPC"]).diff()
     for when in [*moves.nlargest(5).index, *moves.nsmallest(5).index]:
         unadjusted = bundled.close.copy()
@@ -488,14 +466,14 @@ def test_split_on_the_wildest_days_of_the_index_is_caught(bundled: Prices) -> No
 # Volume: 0 on a day is no volume; the feature of it would be a hundred deviations wide.
 
 
-def test_volume_that_is_0_often_is_refused(csv: Csv, ohlcv: pd.DataFrame) -> None:
+def test_volume_that_is_0_often_is_refused(csv, ohlcv):
     ohlcv.loc[100:499:20, "volume"] = 0
     with pytest.raises(DataError, match=f"missing: KO {day(ohlcv, 100)}.*leave that column out"):
         load(DataConfig(source=csv(ohlcv)))
 
 
 @pytest.mark.parametrize("last", [200, None], ids=["at first", "always"])
-def test_volume_that_was_always_0_stays(csv: Csv, ohlcv: pd.DataFrame, last: int | None) -> None:
+def test_volume_that_was_always_0_stays(csv, ohlcv, last):
     ohlcv.iloc[:last, ohlcv.columns.get_loc("volume")] = 0
     prices = load(DataConfig(source=csv(ohlcv)))
     assert prices.faults == ()

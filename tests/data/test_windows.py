@@ -40,9 +40,7 @@ def naive(
     length=st.integers(1, 12),
     horizon=st.integers(1, 3),
 )
-def test_windows_equal_a_loop_that_copies_them(
-    lives: list[tuple[int, int]], first: int, days: int, length: int, horizon: int
-) -> None:
+def test_windows_equal_a_loop_that_copies_them(lives, first, days, length, horizon):
     many = [series(f"T{number}", start, count, horizon) for number, (start, count) in enumerate(lives)]
     span = (DAYS[first], DAYS[min(first + days, len(DAYS) - 1)])
     found = windows(many, span, length, horizon=horizon, dtype="float64")
@@ -55,13 +53,13 @@ def test_windows_equal_a_loop_that_copies_them(
         assert (named["ticker"], named["date"], named["return"]) == (ticker, pd.Timestamp(date), y)
 
 
-def test_rows_are_kept_once_whatever_the_length() -> None:
+def test_rows_are_kept_once_whatever_the_length():
     found = windows([series("A", 0, 150), series("B", 0, 150)], (DAYS[0], DAYS[-1]), 30)
     assert len(found) == 2 * (150 - 30 + 1 - 1)
     assert len(found.rows) == 2 * 149
 
 
-def test_window_reaches_back_before_the_span_but_never_after_it() -> None:
+def test_window_reaches_back_before_the_span_but_never_after_it():
     one = series("A", 0, 150)
     found = windows([one], (DAYS[100], DAYS[109]), 5, dtype="float64")
     assert len(found) == 10
@@ -69,7 +67,7 @@ def test_window_reaches_back_before_the_span_but_never_after_it() -> None:
 
 
 @pytest.mark.parametrize("horizon", [1, 3])
-def test_previous_is_the_return_known_on_the_day_of_the_forecast(horizon: int) -> None:
+def test_previous_is_the_return_known_on_the_day_of_the_forecast(horizon):
     price = np.cumprod(1 + 0.01 * np.random.default_rng(0).standard_normal(150))
     y = np.r_[np.log(price[horizon:] / price[:-horizon]), np.full(horizon, np.nan)]
     one = Series("A", DAYS[:150], np.zeros((150, 3)), y)
@@ -80,17 +78,17 @@ def test_previous_is_the_return_known_on_the_day_of_the_forecast(horizon: int) -
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_rows_and_targets_have_the_number_type_asked_for(dtype: str) -> None:
+def test_rows_and_targets_have_the_number_type_asked_for(dtype):
     found = windows([series("A", 0, 50)], (DAYS[0], DAYS[-1]), 5, dtype=dtype)
     assert (found.rows.dtype, found.targets.dtype, found.starts.dtype) == (dtype, dtype, np.int64)
 
 
-def test_no_window_in_the_span_is_an_empty_set() -> None:
+def test_no_window_in_the_span_is_an_empty_set():
     found = windows([series("A", 0, 50)], (DAYS[100], DAYS[110]), 5)
     assert len(found) == 0
 
 
 @pytest.mark.parametrize("direction", [True, False])
-def test_naive_output_knows_no_target(direction: bool) -> None:
+def test_naive_output_knows_no_target(direction):
     with pytest.raises(DataError, match="no training window has a known target"):
         compute_naive_output(np.full(3, np.nan), direction=direction)

@@ -72,7 +72,7 @@ def get(config: DataConfig, yahoo: Yahoo, *, at: float = NOW) -> Prices:
     return prices
 
 
-def test_download_gives_the_prices_of_the_answer(config: DataConfig, clean: pd.DataFrame) -> None:
+def test_download_gives_the_prices_of_the_answer(config, clean):
     yahoo = Yahoo(clean)
     prices = get(config, yahoo)
     assert yahoo.calls == 1
@@ -80,7 +80,7 @@ def test_download_gives_the_prices_of_the_answer(config: DataConfig, clean: pd.D
     pd.testing.assert_frame_equal(prices.close, clean, check_freq=False, check_names=False)
 
 
-def test_warm_cache_makes_no_call_and_gives_the_same_prices(config: DataConfig, clean: pd.DataFrame) -> None:
+def test_warm_cache_makes_no_call_and_gives_the_same_prices(config, clean):
     first = get(config, Yahoo(clean))
     silent = Yahoo(clean * 2)
     second = get(config, silent, at=NOW + 0.9 * DAY)
@@ -91,7 +91,7 @@ def test_warm_cache_makes_no_call_and_gives_the_same_prices(config: DataConfig, 
 @pytest.mark.parametrize(
     ("change", "calls"), [({"tickers": ("KO", "aapl ", "AAPL", " ko")}, 0), ({"start": date(2017, 6, 15)}, 1)], ids=str
 )
-def test_same_tickers_share_a_cache_and_other_dates_do_not(config, clean, change, calls) -> None:
+def test_same_tickers_share_a_cache_and_other_dates_do_not(config, clean, change, calls):
     get(config, Yahoo(clean))
     yahoo = Yahoo(clean)
     prices = get(config.model_copy(update=change), yahoo)
@@ -99,7 +99,7 @@ def test_same_tickers_share_a_cache_and_other_dates_do_not(config, clean, change
     assert prices.tickers[0] == ("AAPL" if calls else "KO")
 
 
-def test_session_that_was_open_stays_unfinished_in_the_cache(config: DataConfig, clean: pd.DataFrame) -> None:
+def test_session_that_was_open_stays_unfinished_in_the_cache(config, clean):
     close = clean.loc[:"2018-06-15"]
     in_session, at_night = (pd.Timestamp(f"2018-06-15 {hour}:30", tz="UTC").timestamp() for hour in (15, 23))
     yahoo = Yahoo(close)
@@ -111,14 +111,14 @@ def test_session_that_was_open_stays_unfinished_in_the_cache(config: DataConfig,
     assert get(config, yahoo, at=in_session + 2 * DAY).faults == ()
 
 
-def test_stale_cache_is_refreshed(config: DataConfig, clean: pd.DataFrame) -> None:
+def test_stale_cache_is_refreshed(config, clean):
     get(config, Yahoo(clean))
     yahoo = Yahoo(clean * 2)
     assert get(config, yahoo, at=NOW + 2 * DAY).close.iloc[0, 0] == clean.iloc[0, 0] * 2
     assert yahoo.calls == 1
 
 
-def test_last_date_asked_for_is_included(config: DataConfig, clean: pd.DataFrame) -> None:
+def test_last_date_asked_for_is_included(config, clean):
     last = clean.index[-20]
     prices = get(config.model_copy(update={"end": last.date()}), Yahoo(clean))
     assert prices.close.index[-1] == last
@@ -149,14 +149,14 @@ FAILURES = {
 
 @pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
 @pytest.mark.parametrize("times", [1, 4])
-def test_failure_that_passes_is_retried(config: DataConfig, clean: pd.DataFrame, failure: object, times: int) -> None:
+def test_failure_that_passes_is_retried(config, clean, failure, times):
     yahoo = Yahoo(clean, (failure,) * times)
     assert get(config, yahoo).tickers == ["AAPL", "KO"]
     assert yahoo.calls == times + 1
 
 
 @pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
-def test_failure_that_stays_ends_in_an_error_the_fallback_or_the_old_cache(config, clean, failure) -> None:
+def test_failure_that_stays_ends_in_an_error_the_fallback_or_the_old_cache(config, clean, failure):
     yahoo = Yahoo(clean, (failure,) * 99)
     with pytest.raises(DataError, match=r"AAPL, KO.*--fallback bundled"):
         get(config, yahoo)
@@ -175,7 +175,7 @@ def test_failure_that_stays_ends_in_an_error_the_fallback_or_the_old_cache(confi
     assert any("3.5 days" in note for note in prices.notes)
 
 
-def test_rate_limit_of_yfinance_is_tried_five_times_and_named(config, monkeypatch) -> None:
+def test_rate_limit_of_yfinance_is_tried_five_times_and_named(config, monkeypatch):
     limited = Mock(side_effect=YFRateLimitError)
     monkeypatch.setattr(yfinance, "download", limited)
     with pytest.raises(DataError, match="Too Many Requests"):
@@ -183,7 +183,7 @@ def test_rate_limit_of_yfinance_is_tried_five_times_and_named(config, monkeypatc
     assert limited.call_count == 5
 
 
-def test_missing_package_is_said_at_once(config: DataConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_said_at_once(config, monkeypatch):
     monkeypatch.setitem(sys.modules, "yfinance", None)  # as where it is not installed
     clock = Clock()
     with pytest.raises(ConfigError, match=r"pip install 'sp500\[yahoo\]'"):
@@ -191,7 +191,7 @@ def test_missing_package_is_said_at_once(config: DataConfig, monkeypatch: pytest
     assert clock.slept == []
 
 
-def test_interrupted_download_is_not_tried_again(config: DataConfig, clean: pd.DataFrame) -> None:
+def test_interrupted_download_is_not_tried_again(config, clean):
     clock, yahoo = Clock(), Yahoo(clean, (lambda frame: interrupt(),))
     with pytest.raises(KeyboardInterrupt):
         download(config, fetch=yahoo, now=lambda: NOW, sleep=clock.sleep)
@@ -202,9 +202,7 @@ def interrupt() -> None:
     raise KeyboardInterrupt
 
 
-def test_call_of_yfinance_is_bounded_in_time_and_adjusted(
-    config: DataConfig, clean: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_call_of_yfinance_is_bounded_in_time_and_adjusted(config, clean, monkeypatch):
     def answer(tickers: list[str], **options: object) -> pd.DataFrame:
         assert options["timeout"] * len(tickers) <= TRY_SECONDS
         assert options["auto_adjust"] is True
@@ -215,9 +213,7 @@ def test_call_of_yfinance_is_bounded_in_time_and_adjusted(
     pd.testing.assert_frame_equal(prices.close, clean, check_freq=False, check_names=False)
 
 
-def test_prepare_downloads_prices_once(
-    bundled_stocks: Prices, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_prepare_downloads_prices_once(bundled_stocks, tmp_path, monkeypatch, caplog):
     def answer(tickers: list[str], **_: object) -> pd.DataFrame:
         return Yahoo(bundled_stocks.close).answer(tickers, None, None).rename(columns=str.title, level=0)
 
@@ -231,7 +227,7 @@ def test_prepare_downloads_prices_once(
         assert caplog.text.count("the prices are not kept") == 1  # as its cache cannot be written
 
 
-def test_pauses_and_tries_stay_within_the_deadline(config: DataConfig, clean: pd.DataFrame) -> None:
+def test_pauses_and_tries_stay_within_the_deadline(config, clean):
     clock = Clock()
     with pytest.raises(DataError):
         download(config, fetch=Yahoo(clean, (TimeoutError(),) * 99), now=lambda: NOW, sleep=clock.sleep)
@@ -239,7 +235,7 @@ def test_pauses_and_tries_stay_within_the_deadline(config: DataConfig, clean: pd
 
 
 @pytest.mark.parametrize("length", [100, 0])
-def test_damaged_cache_is_downloaded_anew_or_as_if_there_were_none(config, clean, length) -> None:
+def test_damaged_cache_is_downloaded_anew_or_as_if_there_were_none(config, clean, length):
     get(config, Yahoo(clean))
     for path in config.cache_dir.iterdir():
         path.write_bytes(path.read_bytes()[:length])
@@ -251,7 +247,7 @@ def test_damaged_cache_is_downloaded_anew_or_as_if_there_were_none(config, clean
     assert yahoo.calls == 1
 
 
-def test_bad_prices_are_refused_and_never_cached(config: DataConfig, clean: pd.DataFrame) -> None:
+def test_bad_prices_are_refused_and_never_cached(config, clean):
     clean.iloc[:100, 1] *= 2
     with pytest.raises(DataError, match="split: KO"):
         get(config, Yahoo(clean))
@@ -267,7 +263,7 @@ def test_bad_prices_are_refused_and_never_cached(config: DataConfig, clean: pd.D
     ],
     ids=["last day twice", "newest first", "with a time zone"],
 )
-def test_answer_of_another_form_is_repaired_by_name(config, clean, answer, rule) -> None:
+def test_answer_of_another_form_is_repaired_by_name(config, clean, answer, rule):
     prices = get(config, Yahoo(clean, (answer,)))
     pd.testing.assert_frame_equal(prices.close, clean, check_freq=False, check_names=False)
     assert {fault.rule for fault in prices.faults} <= {rule}
@@ -278,7 +274,7 @@ def with_another_price(row: int) -> Callable[[pd.DataFrame], pd.DataFrame]:
     return lambda frame: pd.concat([frame, frame.iloc[[row]] * 1.01]).sort_index(kind="stable")
 
 
-def test_later_row_of_a_last_day_that_is_there_twice_counts_by_name(config: DataConfig, clean: pd.DataFrame) -> None:
+def test_later_row_of_a_last_day_that_is_there_twice_counts_by_name(config, clean):
     prices = get(config, Yahoo(clean, (with_another_price(-1),)))
     last = f"{clean.index[-1]:%Y-%m-%d}"
     assert {(fault.rule, fault.ticker, fault.date) for fault in prices.faults} == {
@@ -289,12 +285,12 @@ def test_later_row_of_a_last_day_that_is_there_twice_counts_by_name(config: Data
     np.testing.assert_array_equal(prices.close.iloc[-1], clean.iloc[-1] * 1.01)
 
 
-def test_earlier_day_with_two_prices_is_refused(config: DataConfig, clean: pd.DataFrame) -> None:
+def test_earlier_day_with_two_prices_is_refused(config, clean):
     with pytest.raises(DataError, match=f"duplicate: AAPL {clean.index[-2]:%Y-%m-%d}"):
         get(config, Yahoo(clean, (with_another_price(-2),)))
 
 
-def test_ticker_without_its_newest_row_ends_a_session_earlier(config: DataConfig, clean: pd.DataFrame) -> None:
+def test_ticker_without_its_newest_row_ends_a_session_earlier(config, clean):
     def newest_missing(frame: pd.DataFrame) -> pd.DataFrame:
         frame.loc[frame.index[-1], (slice(None), "AAPL")] = np.nan
         return frame.drop(frame.index[-3])
@@ -309,9 +305,7 @@ def test_ticker_without_its_newest_row_ends_a_session_earlier(config: DataConfig
     assert (ends["AAPL"], ends["KO"]) == (clean.index[-2], clean.index[-1])
 
 
-def test_cache_that_cannot_be_written_is_a_warning_and_the_prices_count(
-    config: DataConfig, clean: pd.DataFrame, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_cache_that_cannot_be_written_is_a_warning_and_the_prices_count(config, clean, tmp_path, caplog):
     (tmp_path / "file").touch()
     prices = get(config.model_copy(update={"cache_dir": tmp_path / "file" / "cache"}), Yahoo(clean))
     pd.testing.assert_frame_equal(prices.close, clean, check_freq=False, check_names=False)
@@ -320,9 +314,7 @@ def test_cache_that_cannot_be_written_is_a_warning_and_the_prices_count(
 
 
 @pytest.mark.parametrize("names", [("EZJ.L", "^GSPC"), ("M&M.NS", "EURUSD=X"), ("BRK-B", "0700.HK")], ids=str)
-def test_names_of_other_exchanges_are_asked_for_as_they_are(
-    config: DataConfig, clean: pd.DataFrame, names: tuple[str, str]
-) -> None:
+def test_names_of_other_exchanges_are_asked_for_as_they_are(config, clean, names):
     yahoo = Yahoo(clean.set_axis([*names], axis=1))
     assert get(config.model_copy(update={"tickers": names}), yahoo).tickers == [*names]
 
@@ -334,7 +326,7 @@ def test_names_of_other_exchanges_are_asked_for_as_they_are(
         *(("", ""), ("stocks", "names of the stocks")),
     ],
 )
-def test_name_that_yahoo_cannot_have_is_refused_without_a_call(config, clean, name, said) -> None:
+def test_name_that_yahoo_cannot_have_is_refused_without_a_call(config, clean, name, said):
     yahoo = Yahoo(clean)
     with pytest.raises(DataError, match=rf"data.tickers: .*{said}"):
         get(config.model_copy(update={"tickers": ("AAPL", name)}), yahoo)
