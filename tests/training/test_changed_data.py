@@ -44,9 +44,7 @@ def close(bundled: Prices) -> pd.DataFrame:
     return bundled.close.loc["2014":"2019"]
 
 
-def test_run_is_resumed_on_the_same_prices_read_from_another_layout(
-    csv: Csv, close: pd.DataFrame, tmp_path: Path
-) -> None:
+def test_run_is_resumed_on_the_same_prices_read_from_another_layout(csv, close, tmp_path):
     whole = trained(csv(close), tmp_path / "whole")
     with pytest.raises(Interrupted):
         trained(csv(close), tmp_path / "resumed", stop)
@@ -63,9 +61,7 @@ def test_run_is_resumed_on_the_same_prices_read_from_another_layout(
     ],
     ids=["days", "values", "name"],
 )
-def test_run_is_not_resumed_on_other_prices(
-    csv: Csv, close: pd.DataFrame, tmp_path: Path, change: Callable[[pd.DataFrame], pd.DataFrame]
-) -> None:
+def test_run_is_not_resumed_on_other_prices(csv, close, tmp_path, change):
     with pytest.raises(Interrupted):
         trained(csv(close), tmp_path / "runs", stop)
     source = csv(change(close))

@@ -8,7 +8,7 @@ import os
 import resource
 import shutil
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -96,7 +96,7 @@ def saved(checkpoints: Checkpoints, *epochs: int) -> Path:
     return newest(checkpoints)
 
 
-def test_saved_snapshot_comes_back_to_the_bit(checkpoints: Checkpoints) -> None:
+def test_saved_snapshot_comes_back_to_the_bit(checkpoints):
     assert checkpoints.resume() is None
     checkpoints.save(snapshot(1))
     assert_resumes_at(checkpoints, 1)
@@ -105,7 +105,7 @@ def test_saved_snapshot_comes_back_to_the_bit(checkpoints: Checkpoints) -> None:
         assert_resumes_at(checkpoints, 2)
 
 
-def test_newest_snapshot_is_resumed_with_the_best_weights_up_to_it(checkpoints: Checkpoints) -> None:
+def test_newest_snapshot_is_resumed_with_the_best_weights_up_to_it(checkpoints):
     for epoch, best in ((1, 1), (2, 2), (3, 2), (4, 2), (5, 2)):
         checkpoints.save(snapshot(epoch, best))
     assert_resumes_at(checkpoints, 5, best=2)
@@ -114,19 +114,19 @@ def test_newest_snapshot_is_resumed_with_the_best_weights_up_to_it(checkpoints: 
 
 @pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_damaged_newest_version_is_passed_over_for_the_one_before(checkpoints, damage, file) -> None:
+def test_damaged_newest_version_is_passed_over_for_the_one_before(checkpoints, damage, file):
     damage(saved(checkpoints, 1, 2, 3) / file)
     assert_resumes_at(checkpoints, 2)
 
 
 @pytest.mark.parametrize("manifest", [*BROKEN_MANIFESTS.values(), None], ids=[*BROKEN_MANIFESTS, "no folder"])
-def test_broken_manifest_is_passed_over_for_the_version_before(checkpoints, manifest: str | None) -> None:
+def test_broken_manifest_is_passed_over_for_the_version_before(checkpoints, manifest):
     version = saved(checkpoints, 1, 2, 3)
     (version / "manifest.json").write_text(manifest) if manifest else shutil.rmtree(version)
     assert_resumes_at(checkpoints, 2)
 
 
-def test_damaged_newest_and_best_version_leaves_the_one_before_with_its_own_best(checkpoints: Checkpoints) -> None:
+def test_damaged_newest_and_best_version_leaves_the_one_before_with_its_own_best(checkpoints):
     # Epoch 1 was the best until epoch 4 was; going back to epoch 3 means going back to the best weights of epoch 1.
     for epoch, best in ((1, 1), (2, 1), (3, 1), (4, 4)):
         checkpoints.save(snapshot(epoch, best))
@@ -134,7 +134,7 @@ def test_damaged_newest_and_best_version_leaves_the_one_before_with_its_own_best
     assert_resumes_at(checkpoints, 3, best=1)
 
 
-def test_all_versions_damaged_is_as_if_there_were_none(checkpoints: Checkpoints) -> None:
+def test_all_versions_damaged_is_as_if_there_were_none(checkpoints):
     saved(checkpoints, 1, 2)
     for path in checkpoints.folder.glob("epoch-*/model.safetensors"):
         flip_a_bit(path)
@@ -142,7 +142,7 @@ def test_all_versions_damaged_is_as_if_there_were_none(checkpoints: Checkpoints)
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_bit_flipped_anywhere_is_noticed(checkpoints: Checkpoints, file: str) -> None:
+def test_bit_flipped_anywhere_is_noticed(checkpoints, file):
     path = saved(checkpoints, 1, 2) / file
     whole = path.read_bytes()
     generator = np.random.default_rng(0)
@@ -154,19 +154,19 @@ def test_bit_flipped_anywhere_is_noticed(checkpoints: Checkpoints, file: str) ->
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_damaged_best_weights_are_refused_by_name(checkpoints: Checkpoints, file: str) -> None:
+def test_damaged_best_weights_are_refused_by_name(checkpoints, file):
     flip_a_bit(saved(checkpoints, 1) / file)
     with pytest.raises(CheckpointError, match=str(checkpoints.folder)):
         checkpoints.best()
 
 
-def test_checkpoint_of_another_configuration_is_refused_by_name(checkpoints: Checkpoints) -> None:
+def test_checkpoint_of_another_configuration_is_refused_by_name(checkpoints):
     saved(checkpoints, 1)
     with pytest.raises(CheckpointError, match=r"epoch-00001 .* other settings"):
         Checkpoints(checkpoints.folder, "other").resume()
 
 
-def test_few_versions_are_kept_and_the_links_name_them(checkpoints: Checkpoints) -> None:
+def test_few_versions_are_kept_and_the_links_name_them(checkpoints):
     for epoch in range(1, 13):
         checkpoints.save(snapshot(epoch, min(epoch, 5)))
     kept = {path.name for path in checkpoints.folder.glob("epoch-*")}
@@ -178,7 +178,7 @@ def test_few_versions_are_kept_and_the_links_name_them(checkpoints: Checkpoints)
 
 
 @pytest.mark.parametrize(("keep", "names"), [("all", range(1, 8)), (3, (2, 5, 6, 7)), (2, (2, 6, 7))])
-def test_as_many_versions_are_kept_as_asked_for(tmp_path: Path, keep: str | int, names: Iterable[int]) -> None:
+def test_as_many_versions_are_kept_as_asked_for(tmp_path, keep, names):
     checkpoints = Checkpoints(tmp_path, "fingerprint", keep)
     for epoch in range(1, 8):
         checkpoints.save(snapshot(epoch, min(epoch, 2)))
@@ -192,7 +192,7 @@ def inside(epoch: int, step: int, best: int) -> Snapshot:
     return replace(found, progress={"epoch": epoch, "best_epoch": best, "step": step, "partial": {"steps": 1}})
 
 
-def test_versions_inside_an_epoch_come_after_its_start_and_before_its_end(checkpoints: Checkpoints) -> None:
+def test_versions_inside_an_epoch_come_after_its_start_and_before_its_end(checkpoints):
     checkpoints.save(inside(0, 50, 0))
     found = checkpoints.resume()
     assert found is not None
@@ -215,7 +215,7 @@ def test_versions_inside_an_epoch_come_after_its_start_and_before_its_end(checkp
     assert_resumes_at(checkpoints, 2)
 
 
-def test_version_whose_best_is_gone_is_passed_over(checkpoints: Checkpoints) -> None:
+def test_version_whose_best_is_gone_is_passed_over(checkpoints):
     first = replace(snapshot(0), progress={"epoch": 0, "best_epoch": 0, "best_loss": 1.0, "step": 0})
     checkpoints.save(first)
     later = inside(0, 50, 0)
@@ -224,7 +224,7 @@ def test_version_whose_best_is_gone_is_passed_over(checkpoints: Checkpoints) -> 
     assert checkpoints.resume() is None
 
 
-def test_rest_of_a_killed_writer_with_the_same_process_number_is_no_obstacle(checkpoints: Checkpoints) -> None:
+def test_rest_of_a_killed_writer_with_the_same_process_number_is_no_obstacle(checkpoints):
     # In a container every start has the same process number.
     checkpoints.save(snapshot(1))
     rest = checkpoints.folder / f".epoch-00002.{os.getpid()}.tmp"
@@ -235,7 +235,7 @@ def test_rest_of_a_killed_writer_with_the_same_process_number_is_no_obstacle(che
     assert not rest.exists()
 
 
-def test_rest_of_a_writer_killed_long_ago_is_cleared_away(checkpoints: Checkpoints) -> None:
+def test_rest_of_a_writer_killed_long_ago_is_cleared_away(checkpoints):
     # Else every kill in the middle of a checkpoint takes its size from the disk for good.
     checkpoints.save(snapshot(1))
     rest = checkpoints.folder / ".epoch-00002.999999999.tmp"
@@ -244,7 +244,7 @@ def test_rest_of_a_writer_killed_long_ago_is_cleared_away(checkpoints: Checkpoin
     assert not rest.exists()
 
 
-def test_copy_that_somebody_made_beside_the_versions_is_left_alone(checkpoints: Checkpoints) -> None:
+def test_copy_that_somebody_made_beside_the_versions_is_left_alone(checkpoints):
     checkpoints.save(snapshot(1))
     shutil.copytree(newest(checkpoints), checkpoints.folder / "epoch-00001-copy")
     assert_resumes_at(checkpoints, 1)
@@ -264,9 +264,7 @@ def files_of_at_most(size: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("size", [0, 500], ids=["at once", "in the middle"])
-def test_write_that_fails_leaves_the_earlier_checkpoint_and_says_where_and_how_much_is_free(
-    checkpoints: Checkpoints, size: int
-) -> None:
+def test_write_that_fails_leaves_the_earlier_checkpoint_and_says_where_and_how_much_is_free(checkpoints, size):
     checkpoints.save(snapshot(1))
     with pytest.raises(CheckpointError, match=r"epoch-00002.* MiB free") as raised, files_of_at_most(size):
         checkpoints.save(snapshot(2))
@@ -277,7 +275,7 @@ def test_write_that_fails_leaves_the_earlier_checkpoint_and_says_where_and_how_m
     assert_resumes_at(checkpoints, 2)
 
 
-def test_disk_that_is_full_at_any_step_is_named_and_a_checkpoint_is_left(make_disk: Callable[[str], Path]) -> None:
+def test_disk_that_is_full_at_any_step_is_named_and_a_checkpoint_is_left(make_disk):
     small_disk = make_disk("size=8m,nr_inodes=64")  # that many files, folders and links
     checkpoints, has_version = Checkpoints(small_disk / "checkpoints", "fingerprint"), set[bool]()
     for left in range(32):
@@ -312,7 +310,7 @@ def save_forever(folder: Path, first: int, started: Connection) -> None:
         checkpoints.save(snapshot(epoch, max(1, epoch - epoch % 3)))
 
 
-def test_writer_killed_at_any_moment_leaves_a_whole_checkpoint(checkpoints: Checkpoints) -> None:
+def test_writer_killed_at_any_moment_leaves_a_whole_checkpoint(checkpoints):
     fork, generator, epoch = multiprocessing.get_context("fork"), np.random.default_rng(0), 1
     for _ in range(12):
         here, there = fork.Pipe(duplex=False)
@@ -361,8 +359,8 @@ def trained(dataset: Dataset, folder: Path | None, seen: list[int], last: int | 
 @pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_training_resumes_from_the_version_before_a_damaged_one_to_the_same_bits(
-    linear_dataset: Callable[..., Dataset], tmp_path: Path, damage: Callable[[Path], None], file: str
-) -> None:
+    linear_dataset, tmp_path, damage, file
+):
     dataset, seen = linear_dataset(), []
     whole = trained(dataset, tmp_path / "whole", [])
     with pytest.raises(Interrupted):
@@ -379,9 +377,7 @@ def test_training_resumes_from_the_version_before_a_damaged_one_to_the_same_bits
             assert (tmp_path / "damaged" / link / name).read_bytes() == (tmp_path / "whole" / link / name).read_bytes()
 
 
-def test_every_version_damaged_makes_training_start_again_to_the_same_bits(
-    linear_dataset: Callable[..., Dataset], tmp_path: Path
-) -> None:
+def test_every_version_damaged_makes_training_start_again_to_the_same_bits(linear_dataset, tmp_path):
     dataset, seen = linear_dataset(), []
     whole = trained(dataset, None, [])
     with pytest.raises(Interrupted):

@@ -1,7 +1,5 @@
 """DDP without torch's compiler: the same gradients, and nothing of the compiler imported."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -30,6 +28,6 @@ dist.destroy_process_group()
 """
 
 
-def test_gradients_are_those_of_torchs_ddp_without_its_compiler() -> None:
+def test_gradients_are_those_of_torchs_ddp_without_its_compiler():
     done = subprocess.run([sys.executable, "-c", TRAIN], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == [[], True, "DistributedDataParallel"]

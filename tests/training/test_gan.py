@@ -107,7 +107,7 @@ def train_as_rank(rank: int, folder: Path) -> None:
     dist.destroy_process_group()
 
 
-def test_two_workers_train_a_gan_as_one_process_and_mistakes_are_named(tmp_path: Path) -> None:
+def test_two_workers_train_a_gan_as_one_process_and_mistakes_are_named(tmp_path):
     train(SoloWorker(CPU), tmp_path / "solo")
     run_group(2, train_as_rank, tmp_path)
     expected, ranks = last(tmp_path / "solo"), last(tmp_path / "ranks")
@@ -120,7 +120,7 @@ def test_two_workers_train_a_gan_as_one_process_and_mistakes_are_named(tmp_path:
 
 
 @pytest.mark.parametrize("changed", [{"parallel": "fsdp"}, {"micro_batch": 5}, {"compile": True}], ids=str)
-def test_settings_that_do_not_go_with_an_own_step_are_refused(changed: dict[str, object], tmp_path: Path) -> None:
+def test_settings_that_do_not_go_with_an_own_step_are_refused(changed, tmp_path):
     with pytest.raises(ConfigError, match=f"train.{next(iter(changed))}.* does not go with a task that has its own"):
         train(SoloWorker(CPU), tmp_path, **changed)
 
@@ -139,7 +139,7 @@ class Frozen(Gan):
         return {"weights": named.pop("generator"), **named} if self.fault == "name" else named
 
 
-def test_frozen_weight_in_an_optimiser_stays_as_it_is(tmp_path: Path) -> None:
+def test_frozen_weight_in_an_optimiser_stays_as_it_is(tmp_path):
     config = settings(epochs=1, checkpoint_steps=1)
     task = Frozen(config)
     fit(task, task.prepare(config), config, SoloWorker(CPU), Checkpoints(tmp_path / "one", "gan"))
@@ -150,7 +150,7 @@ def test_frozen_weight_in_an_optimiser_stays_as_it_is(tmp_path: Path) -> None:
     assert not torch.equal(one["generator.0.bias"], two["generator.0.bias"])
 
 
-def test_name_that_an_average_uses_in_checkpoints_is_refused() -> None:
+def test_name_that_an_average_uses_in_checkpoints_is_refused():
     config = settings(ema=0.9)
     task = Frozen(config, fault="name")
     with pytest.raises(ConfigError, match="optimizer name 'weights'"):

@@ -79,7 +79,7 @@ def assert_same_bits(first: FitResult, second: FitResult) -> None:
 # What is computed.
 
 
-def test_linear_model_converges_to_the_least_squares_solution(linear_dataset: MakeDataset) -> None:
+def test_linear_model_converges_to_the_least_squares_solution(linear_dataset):
     dataset = replace(linear_dataset(dtype="float64"), valid=None)
     result = trained(dataset, settings(epochs=300, batch_size=96, lr=0.05, clip=0.0, dtype="float64"))
     x, x_test = (np.c_[part.rows.reshape(len(part), -1), np.ones(len(part))] for part in (dataset.train, dataset.test))
@@ -113,14 +113,14 @@ def plain_loop(dataset: Dataset, config: RunConfig) -> list[float]:
 
 @pytest.mark.parametrize("kind", ["linear", "mlp", "lstm", "transformer"])
 @pytest.mark.parametrize("train", [{"clip": 0.0}, {"clip": 0.1}, {"weight_decay": 0.3}, {"batch_size": 96}], ids=str)
-def test_training_equals_a_plain_loop(linear_dataset: MakeDataset, kind: str, train: dict[str, float]) -> None:
+def test_training_equals_a_plain_loop(linear_dataset, kind, train):
     size = {} if kind == "linear" else {"hidden": 8, "layers": 1, "dropout": 0.0}
     config, dataset = settings({"kind": kind, **size}, dtype="float64", **train), linear_dataset(dtype="float64")
     result = trained(dataset, config)
     np.testing.assert_allclose([epoch.train_loss for epoch in result.epochs], plain_loop(dataset, config), rtol=1e-9)
 
 
-def test_loss_of_an_epoch_is_a_mean_over_windows_not_over_batches(linear_dataset: MakeDataset) -> None:
+def test_loss_of_an_epoch_is_a_mean_over_windows_not_over_batches(linear_dataset):
     # 96 windows in batches of 50 and 46; a rate so small that the weights stay.
     dataset = linear_dataset(dtype="float64")
     found = [
@@ -131,7 +131,7 @@ def test_loss_of_an_epoch_is_a_mean_over_windows_not_over_batches(linear_dataset
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_outputs_have_one_row_per_window_in_the_number_type_asked_for(linear_dataset: MakeDataset, dtype: str) -> None:
+def test_outputs_have_one_row_per_window_in_the_number_type_asked_for(linear_dataset, dtype):
     result = trained(linear_dataset(dtype=dtype), settings(dtype=dtype))
     assert {name: (output.shape, str(output.dtype)) for name, output in result.outputs.items()} == {
         "valid": ((32, 1), dtype),
@@ -139,7 +139,7 @@ def test_outputs_have_one_row_per_window_in_the_number_type_asked_for(linear_dat
     }
 
 
-def test_training_leaves_its_data_as_it_was(linear_dataset: MakeDataset) -> None:
+def test_training_leaves_its_data_as_it_was(linear_dataset):
     dataset = linear_dataset()
     before = dataset.train.rows.copy(), dataset.train.targets.copy()
     trained(dataset, settings(SMALL))
@@ -151,7 +151,7 @@ def test_training_leaves_its_data_as_it_was(linear_dataset: MakeDataset) -> None
 
 
 @pytest.mark.parametrize("kind", ["linear", "mlp"])
-def test_model_that_learns_nothing_of_use_keeps_the_naive_forecast(linear_dataset: MakeDataset, kind: str) -> None:
+def test_model_that_learns_nothing_of_use_keeps_the_naive_forecast(linear_dataset, kind):
     dataset = linear_dataset(samples=12)
     targets = np.random.default_rng(1).standard_normal(12).astype("float32")
     dataset = replace(dataset, train=replace(dataset.train, targets=targets))
@@ -170,7 +170,7 @@ def cut_after(epoch: int, dataset: Dataset, config: RunConfig, folder: Path) -> 
     return trained(dataset, config, folder)
 
 
-def test_interrupted_run_that_keeps_the_naive_forecast_resumes_to_it(linear_dataset, tmp_path) -> None:
+def test_interrupted_run_that_keeps_the_naive_forecast_resumes_to_it(linear_dataset, tmp_path):
     dataset = linear_dataset()
     assert dataset.valid is not None
     unlike = replace(dataset.valid, targets=np.zeros(len(dataset.valid), "float32"))
@@ -180,7 +180,7 @@ def test_interrupted_run_that_keeps_the_naive_forecast_resumes_to_it(linear_data
     assert resumed.best_epoch == 0
 
 
-def test_outputs_come_from_the_best_epoch_and_not_the_last(linear_dataset: MakeDataset) -> None:
+def test_outputs_come_from_the_best_epoch_and_not_the_last(linear_dataset):
     dataset = linear_dataset(samples=12, noise=2.0, dtype="float64")
     config = settings({**SMALL, "hidden": 64}, epochs=30, lr=0.02, early_stop_patience=0, dtype="float64")
     result = trained(dataset, config)
@@ -193,7 +193,7 @@ def test_outputs_come_from_the_best_epoch_and_not_the_last(linear_dataset: MakeD
 
 
 @pytest.mark.parametrize("patience", [1, 2, 5])
-def test_early_stop_comes_when_patience_ends_and_changes_nothing_before(linear_dataset, patience: int) -> None:
+def test_early_stop_comes_when_patience_ends_and_changes_nothing_before(linear_dataset, patience):
     dataset = linear_dataset(samples=12, noise=2.0)
     model = {**SMALL, "hidden": 64}
     whole = losses(trained(dataset, settings(model, epochs=30, lr=0.02, early_stop_patience=0)))
@@ -211,14 +211,14 @@ def test_early_stop_comes_when_patience_ends_and_changes_nothing_before(linear_d
 @pytest.mark.parametrize(
     ("max_steps", "samples"), [(1, [20]), (3, [60]), (5, [96]), (7, [96, 40]), (10, [96, 96]), (99, [96] * 4)]
 )
-def test_step_limit_ends_training_also_inside_an_epoch(linear_dataset, max_steps: int, samples: list[int]) -> None:
+def test_step_limit_ends_training_also_inside_an_epoch(linear_dataset, max_steps, samples):
     result = trained(linear_dataset(), settings(max_steps=max_steps))
     assert [epoch.samples for epoch in result.epochs] == samples
     assert result.samples == sum(samples)
     assert all(np.isfinite(epoch.train_loss) for epoch in result.epochs)
 
 
-def test_without_validation_the_last_epoch_is_the_best(linear_dataset: MakeDataset) -> None:
+def test_without_validation_the_last_epoch_is_the_best(linear_dataset):
     result = trained(replace(linear_dataset(), valid=None), settings(SMALL, early_stop_patience=1))
     assert [epoch.valid_loss for epoch in result.epochs] == [None] * 4
     assert (result.best_epoch, result.best_loss) == (4, None)
@@ -235,7 +235,7 @@ def test_without_validation_the_last_epoch_is_the_best(linear_dataset: MakeDatas
     ids=["rate", "rate and clipping", "data"],
 )
 @pytest.mark.parametrize("validated", [True, False])
-def test_divergence_is_an_error_that_says_what_to_do(linear_dataset, train, factor, said, validated) -> None:
+def test_divergence_is_an_error_that_says_what_to_do(linear_dataset, train, factor, said, validated):
     dataset = linear_dataset()
     huge = replace(dataset.train, rows=dataset.train.rows * np.float32(factor))
     dataset = replace(dataset, train=huge, valid=dataset.valid if validated else None)
@@ -245,7 +245,7 @@ def test_divergence_is_an_error_that_says_what_to_do(linear_dataset, train, fact
         trained(dataset, settings(SMALL, lr=1e38, max_steps=1))
 
 
-def test_best_loss_of_an_epoch_counts_the_untrained_model_where_the_run_does(linear_dataset: MakeDataset) -> None:
+def test_best_loss_of_an_epoch_counts_the_untrained_model_where_the_run_does(linear_dataset):
     result = trained(linear_dataset(), settings(SMALL, lr=1.0))
     lowest = np.minimum.accumulate([result.untrained_loss, *(epoch.valid_loss for epoch in result.epochs)])
     assert [epoch.best_loss for epoch in result.epochs] == list(lowest[1:])
@@ -255,7 +255,7 @@ def test_best_loss_of_an_epoch_counts_the_untrained_model_where_the_run_does(lin
 # Seeds.
 
 
-def test_same_seeds_give_the_same_bits_whatever_was_drawn_before(linear_dataset: MakeDataset) -> None:
+def test_same_seeds_give_the_same_bits_whatever_was_drawn_before(linear_dataset):
     found = []
     for drawn in (1, 2):
         torch.manual_seed(drawn)
@@ -269,7 +269,7 @@ def first_outputs(dataset: Dataset, data: dict | None = None, **train: object) -
     return trained(dataset, settings(SMALL, data, batch_size=96, max_steps=1, **train)).outputs["test"]
 
 
-def test_train_seed_moves_the_weights_and_data_seed_the_order(linear_dataset: MakeDataset) -> None:
+def test_train_seed_moves_the_weights_and_data_seed_the_order(linear_dataset):
     dataset = linear_dataset()
     first = first_outputs(dataset)
     np.testing.assert_allclose(first_outputs(dataset, {"seed": 1}), first, rtol=1e-4)
@@ -277,7 +277,7 @@ def test_train_seed_moves_the_weights_and_data_seed_the_order(linear_dataset: Ma
     assert losses(trained(dataset, settings(SMALL))) != losses(trained(dataset, settings(SMALL, {"seed": 1})))
 
 
-def test_dropout_is_drawn_anew_in_every_epoch(linear_dataset: MakeDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropout_is_drawn_anew_in_every_epoch(linear_dataset, monkeypatch):
     build = models.build
 
     def build_with_random_head(*given: object, **keys: object) -> nn.Module:
@@ -293,7 +293,7 @@ def test_dropout_is_drawn_anew_in_every_epoch(linear_dataset: MakeDataset, monke
     assert len(set(found)) == len(found)
 
 
-def test_unshuffled_training_ignores_the_data_seed(linear_dataset: MakeDataset) -> None:
+def test_unshuffled_training_ignores_the_data_seed(linear_dataset):
     found = [trained(linear_dataset(), settings(SMALL, {"shuffle_train": False, "seed": seed})) for seed in (0, 1)]
     assert_same_bits(*found)
 
@@ -302,7 +302,7 @@ def test_unshuffled_training_ignores_the_data_seed(linear_dataset: MakeDataset) 
 
 
 @pytest.mark.parametrize("epoch", [1, 2, 3, 4])
-def test_run_interrupted_after_any_epoch_resumes_to_the_same_bits(linear_dataset, tmp_path, epoch: int) -> None:
+def test_run_interrupted_after_any_epoch_resumes_to_the_same_bits(linear_dataset, tmp_path, epoch):
     dataset, config = linear_dataset(), settings(SMALL)
     whole = trained(dataset, config)
     with pytest.raises(Interrupted):
@@ -316,7 +316,7 @@ def test_run_interrupted_after_any_epoch_resumes_to_the_same_bits(linear_dataset
 
 @pytest.mark.parametrize("kind", ["linear", "lstm", "transformer"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_every_kind_of_model_resumes_to_the_same_bits(linear_dataset, tmp_path, kind: str, dtype: str) -> None:
+def test_every_kind_of_model_resumes_to_the_same_bits(linear_dataset, tmp_path, kind, dtype):
     size = {} if kind == "linear" else {"hidden": 8, "layers": 2, "dropout": 0.2}
     dataset, config = linear_dataset(dtype=dtype), settings({"kind": kind, **size}, dtype=dtype)
     assert_same_bits(trained(dataset, config), cut_after(2, dataset, config, tmp_path))
@@ -326,14 +326,14 @@ def test_every_kind_of_model_resumes_to_the_same_bits(linear_dataset, tmp_path, 
     "train", [{"max_steps": 13}, {"epochs": 30, "early_stop_patience": 2, "lr": 0.05}], ids=["steps", "patience"]
 )
 @pytest.mark.parametrize("validated", [True, False])
-def test_resumed_run_stops_where_an_uninterrupted_one_does(linear_dataset, tmp_path, train, validated: bool) -> None:
+def test_resumed_run_stops_where_an_uninterrupted_one_does(linear_dataset, tmp_path, train, validated):
     dataset = linear_dataset(samples=60, noise=2.0)
     dataset = dataset if validated else replace(dataset, valid=None)
     config = settings(SMALL, **train)
     assert_same_bits(trained(dataset, config), cut_after(2, dataset, config, tmp_path))
 
 
-def test_resumed_run_remembers_the_best_weights_from_before(linear_dataset: MakeDataset, tmp_path: Path) -> None:
+def test_resumed_run_remembers_the_best_weights_from_before(linear_dataset, tmp_path):
     dataset = linear_dataset(samples=12, noise=2.0)
     config = settings({**SMALL, "hidden": 64}, epochs=30, lr=0.02, early_stop_patience=0)
     whole = trained(dataset, config)
@@ -341,7 +341,7 @@ def test_resumed_run_remembers_the_best_weights_from_before(linear_dataset: Make
     assert_same_bits(whole, cut_after(whole.best_epoch + 2, dataset, config, tmp_path))
 
 
-def test_checkpoints_do_not_change_the_numbers(linear_dataset: MakeDataset, tmp_path: Path) -> None:
+def test_checkpoints_do_not_change_the_numbers(linear_dataset, tmp_path):
     dataset, config = linear_dataset(), settings(SMALL)
     assert_same_bits(trained(dataset, config), trained(dataset, config, tmp_path))
 
@@ -349,7 +349,7 @@ def test_checkpoints_do_not_change_the_numbers(linear_dataset: MakeDataset, tmp_
 # Worker and machine.
 
 
-def test_every_epoch_is_reported_once_and_in_order(linear_dataset: MakeDataset) -> None:
+def test_every_epoch_is_reported_once_and_in_order(linear_dataset):
     seen: list[EpochMetrics] = []
     result = trained(linear_dataset(), settings(), on_epoch=seen.append)
     assert seen == result.epochs
@@ -359,7 +359,7 @@ def test_every_epoch_is_reported_once_and_in_order(linear_dataset: MakeDataset) 
     assert result.peak_worker_bytes > 10 * 2**20
 
 
-def test_zero_threads_means_all_cores_also_after_a_run_with_one(linear_dataset: MakeDataset) -> None:
+def test_zero_threads_means_all_cores_also_after_a_run_with_one(linear_dataset):
     before = torch.get_num_threads()
     try:
         trained(linear_dataset(), settings(threads=1))
@@ -371,13 +371,13 @@ def test_zero_threads_means_all_cores_also_after_a_run_with_one(linear_dataset: 
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
-def test_gpu_that_is_not_there_is_refused_and_auto_takes_the_cpu() -> None:
+def test_gpu_that_is_not_there_is_refused_and_auto_takes_the_cpu():
     assert device("auto") == device("cpu") == CPU
     with pytest.raises(ResourcesError, match=r"train\.device cuda"):
         device("cuda")
 
 
-def test_model_of_the_config_is_the_one_trained(linear_dataset: MakeDataset) -> None:
+def test_model_of_the_config_is_the_one_trained(linear_dataset):
     dataset = linear_dataset()
     config = settings({"kind": "lstm", "hidden": 4, "layers": 1, "dropout": 0.0}, lr=1e-30, max_steps=1)
     torch.manual_seed(derive(0, "weights"))

@@ -55,7 +55,7 @@ def train(config: RunConfig, worker: Worker, folder: Path | None = None) -> FitR
     return fit(task, task.prepare(config), config, worker, Checkpoints(folder, "x") if folder else None)
 
 
-def test_measures_of_the_best_epoch_are_those_of_its_outputs() -> None:
+def test_measures_of_the_best_epoch_are_those_of_its_outputs():
     config = settings()
     result, data = train(config, SoloWorker(CPU)), Measured(config).prepare(config)
     for split, part in (("valid", data.valid), ("test", data.test)):
@@ -67,7 +67,7 @@ def test_measures_of_the_best_epoch_are_those_of_its_outputs() -> None:
 
 
 @pytest.mark.parametrize(("monitor", "mode"), [("top1", "max"), ("size", "min"), ("size", "max")])
-def test_monitor_decides_on_best_epoch_end_and_rank_in_a_search(monitor: str, mode: str) -> None:
+def test_monitor_decides_on_best_epoch_end_and_rank_in_a_search(monitor, mode):
     config = settings(monitor=monitor, monitor_mode=mode, early_stop_patience=2, epochs=8)
     result, sign = train(config, SoloWorker(CPU)), -1 if mode == "max" else 1
     scores = [sign * epoch.measures[monitor] for epoch in result.epochs]
@@ -82,17 +82,17 @@ def test_monitor_decides_on_best_epoch_end_and_rank_in_a_search(monitor: str, mo
     assert ranked.valid_loss == result.best_loss
 
 
-def test_monitor_of_nothing_is_refused_by_name() -> None:
+def test_monitor_of_nothing_is_refused_by_name():
     with pytest.raises(ConfigError, match=r"train.monitor top5: expected valid_loss or what .* measures: size, top1"):
         train(settings(monitor="top5", monitor_mode="max"), SoloWorker(CPU))
 
 
-def test_epochs_without_measures_are_written_as_before() -> None:
+def test_epochs_without_measures_are_written_as_before():
     epoch = EpochMetrics(epoch=1, train_loss=1.0, valid_loss=1.0, samples=1, seconds=1.0)
     assert "measures" not in epoch.model_dump_json()
 
 
-def test_average_is_that_of_torch() -> None:
+def test_average_is_that_of_torch():
     config = settings(ema=0.9, epochs=2, clip=0.0)
     task = Measured(config)
     data, result = task.prepare(config), train(config, SoloWorker(CPU))
@@ -131,7 +131,7 @@ def train_as_rank(rank: int, folder: Path) -> None:
     dist.destroy_process_group()
 
 
-def test_average_and_measures_of_two_resumed_ranks_are_those_of_one_process(tmp_path: Path) -> None:
+def test_average_and_measures_of_two_resumed_ranks_are_those_of_one_process(tmp_path):
     config = settings(ema=0.9, epochs=2, checkpoint_steps=3)
     straight = train(config, SoloWorker(CPU), tmp_path / "solo")
     shutil.rmtree(tmp_path / "solo" / "epoch-00002")

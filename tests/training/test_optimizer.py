@@ -71,18 +71,18 @@ def after_steps(name: str, dtype: torch.dtype, kind: str) -> list[Tensor]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("kind", ["straight", "reloaded"])
 @pytest.mark.parametrize("name", NAMES)
-def test_weights_equal_those_of_torch_to_the_bit(name: str, dtype: torch.dtype, kind: str) -> None:
+def test_weights_equal_those_of_torch_to_the_bit(name, dtype, kind):
     ours, torchs = after_steps(name, dtype, kind), after_steps(name, dtype, "torch")
     assert all(torch.equal(one, other) for one, other in zip(ours, torchs, strict=True))
 
 
-def test_options_are_those_of_torch() -> None:
+def test_options_are_those_of_torch():
     places = {"params", "lr", "weight_decay", "foreach", "fused", "capturable", "differentiable", "maximize"}
     torchs = {name: set(inspect.signature(kind).parameters) - places for name, kind in CLASSES.items()}
     assert {name: set(options) for name, options in optimizers.OPTIONS.items()} == torchs
 
 
-def test_no_optimiser_by_name_loads_a_compiler() -> None:
+def test_no_optimiser_by_name_loads_a_compiler():
     code = f"""
 import sys, torch
 from sp500.training.optimizer import lean
@@ -109,18 +109,18 @@ sys.exit(any(name.startswith("torch._dynamo") for name in sys.modules))
         ({"optimizer_options": {"lr": 0.1}}, "set train.lr"),
     ],
 )
-def test_what_is_no_optimiser_or_no_option_is_refused(train: dict[str, object], fault: str) -> None:
+def test_what_is_no_optimiser_or_no_option_is_refused(train, fault):
     with pytest.raises(ValueError, match=fault):
         TrainConfig.model_validate(train)
 
 
-def test_a_value_that_torch_refuses_is_an_error_of_the_settings() -> None:
+def test_a_value_that_torch_refuses_is_an_error_of_the_settings():
     with pytest.raises(ConfigError, match=r"train.optimizer rmsprop: Invalid alpha"):
         optimizer.build(nn.Linear(2, 1), settings("rmsprop", optimizer_options={"alpha": -1.0}))
 
 
 @pytest.mark.parametrize(("name", "warmup"), [("sgd", 0.0), ("adam", 0.2)])
-def test_one_cycle_is_that_of_torch(name: str, warmup: float) -> None:
+def test_one_cycle_is_that_of_torch(name, warmup):
     other = CLASSES[name]([nn.Parameter(torch.zeros(1))], lr=0.02)
     torchs = torch.optim.lr_scheduler.OneCycleLR(other, max_lr=0.02, total_steps=40, pct_start=warmup or 0.3)
     ours = Optimizers({"main": CLASSES[name]([nn.Parameter(torch.zeros(1))], lr=0.02)}, own=False)
@@ -198,7 +198,7 @@ def forget_the_end(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [*NAMES, "one", "two"])
-def test_resumed_training_ends_in_the_same_bits(kind: str, tmp_path: Path) -> None:
+def test_resumed_training_ends_in_the_same_bits(kind, tmp_path):
     config = settings(kind if kind in NAMES else "adamw")
     task = Counting(config, kind=kind) if kind not in NAMES else synthetic.Synthetic(config)
     straight = train(task, SoloWorker(CPU), tmp_path)
@@ -207,7 +207,7 @@ def test_resumed_training_ends_in_the_same_bits(kind: str, tmp_path: Path) -> No
     assert all(torch.equal(resumed[name], straight[name]) for name in straight)
 
 
-def test_a_state_that_no_checkpoint_can_keep_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_state_that_no_checkpoint_can_keep_is_refused_by_name(tmp_path):
     with pytest.raises(ConfigError, match=r"state has history, a list"):
         train(Counting(settings("adamw"), kind="odd"), SoloWorker(CPU), tmp_path)
 
@@ -226,7 +226,7 @@ def train_as_rank(rank: int, folder: Path) -> None:
     dist.destroy_process_group()
 
 
-def test_fsdp_on_two_ranks_resumed_equals_one_process(tmp_path: Path) -> None:
+def test_fsdp_on_two_ranks_resumed_equals_one_process(tmp_path):
     run_group(2, train_as_rank, tmp_path)
     for name, form in product(NAMES, ("whole", "sharded")):
         expected = train(synthetic.Synthetic(settings(name)), SoloWorker(CPU), tmp_path / name)

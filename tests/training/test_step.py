@@ -58,7 +58,7 @@ def trained(text: Dataset, folder: Path, **train: object) -> tuple[FitResult, di
 
 
 @pytest.mark.parametrize("schedule", ["constant", "cosine", "linear", "wsd"])
-def test_rate_rises_to_its_highest_and_ends_where_it_should(schedule: str) -> None:
+def test_rate_rises_to_its_highest_and_ends_where_it_should(schedule):
     end = 0.0 if schedule == "constant" else 0.25
     train = TrainConfig.model_validate({"schedule": schedule, "warmup": 0.1, "lr_end": end})
     rates = [lr_factor(train, step, 100) for step in range(100)]
@@ -70,7 +70,7 @@ def test_rate_rises_to_its_highest_and_ends_where_it_should(schedule: str) -> No
     assert np.interp(54.5, range(100), rates) == pytest.approx(middle, abs=1e-6)
 
 
-def test_cosine_is_that_of_torch() -> None:
+def test_cosine_is_that_of_torch():
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=49, eta_min=0.1)
     train = TrainConfig(schedule="cosine", lr_end=0.1)
@@ -80,13 +80,13 @@ def test_cosine_is_that_of_torch() -> None:
         scheduler.step()
 
 
-def test_warm_up_is_not_rounded_up_by_its_last_bit_and_one_step_alone_takes_the_whole_rate() -> None:
+def test_warm_up_is_not_rounded_up_by_its_last_bit_and_one_step_alone_takes_the_whole_rate():
     assert lr_factor(TrainConfig(warmup=0.07), 6, 100) == 1.0  # 0.07 * 100 is 7.000000000000001
     assert lr_factor(TrainConfig(schedule="linear"), 0, 1) == 1.0
     assert lr_factor(TrainConfig(schedule="linear", warmup=0.5), 0, 1) == 1.0
 
 
-def test_loop_gives_each_step_its_rate(text: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loop_gives_each_step_its_rate(text, monkeypatch):
     rates = list[float]()
     take = Stepper.take
 
@@ -105,7 +105,7 @@ def test_loop_gives_each_step_its_rate(text: Dataset, monkeypatch: pytest.Monkey
 # Weight decay.
 
 
-def test_matrices_alone_decay_where_asked(text: Dataset) -> None:
+def test_matrices_alone_decay_where_asked(text):
     parameters = list(catalog.task(settings()).model(settings(), text).parameters())
     [every] = groups(parameters, TrainConfig())
     assert len(every["params"]) == len(parameters)
@@ -125,7 +125,7 @@ def windows(count: int) -> Windows:
 
 @pytest.mark.parametrize("most", [0, 1, 3, 4, 10, 11])
 @pytest.mark.parametrize("world", [1, 2, 3])
-def test_parts_hold_every_window_once_and_are_as_many_on_every_rank(most: int, world: int) -> None:
+def test_parts_hold_every_window_once_and_are_as_many_on_every_rank(most, world):
     ranks = [Batches(windows(10), CPU, rank=rank, world=world) for rank in range(world)]
     cut = [parts(next(iter(rank.in_order(10))), most) for rank in ranks]
     assert len({len(one) for one in cut}) == 1
@@ -135,7 +135,7 @@ def test_parts_hold_every_window_once_and_are_as_many_on_every_rank(most: int, w
     assert all(part.count <= (most or 10) and (part.total, part.targets) == (10, 10) for one in cut for part in one)
 
 
-def test_masked_targets_are_not_counted() -> None:
+def test_masked_targets_are_not_counted():
     made = windows(4)
     targets = np.array([[1, MASKED], [2, 3], [MASKED, MASKED], [4, MASKED]])
     batches = Batches(replace(made, targets=targets), CPU)
@@ -143,7 +143,7 @@ def test_masked_targets_are_not_counted() -> None:
     assert [batch.targets for batch in batches.in_order(2)] == [3, 1]
 
 
-def test_mean_of_means_would_be_another_gradient(text: Dataset, tmp_path: Path) -> None:
+def test_mean_of_means_would_be_another_gradient(text, tmp_path):
     """A window with one target counts an eighth of a window with eight, not as much."""
     keep = np.where(np.arange(len(text.train))[:, None] % 2, 16, 1) > np.arange(16)
     ragged = np.where(keep, text.train.targets.astype(np.int64), MASKED)
@@ -155,7 +155,7 @@ def test_mean_of_means_would_be_another_gradient(text: Dataset, tmp_path: Path) 
     assert cut.epochs[0].train_loss == pytest.approx(whole.epochs[0].train_loss, abs=1e-9)
 
 
-def test_micro_batches_bound_what_is_computed_at_once(text, tmp_path, monkeypatch) -> None:
+def test_micro_batches_bound_what_is_computed_at_once(text, tmp_path, monkeypatch):
     sizes, forward = list[int](), GPT.forward
 
     def noted(self: GPT, x: Tensor) -> Tensor:
@@ -168,21 +168,21 @@ def test_micro_batches_bound_what_is_computed_at_once(text, tmp_path, monkeypatc
     assert sizes == [5, 5, 5, 1] * 2
 
 
-def test_evaluation_takes_no_more_windows_where_few_targets_count(text: Dataset) -> None:
+def test_evaluation_takes_no_more_windows_where_few_targets_count(text):
     targets = np.where(np.arange(16) < 1, text.train.targets.astype(np.int64), MASKED)
     few = Batches(replace(text.train, targets=targets), CPU)
     every = Batches(text.train, CPU)
     assert evaluation.windows_at_once(few, 16) == evaluation.windows_at_once(every, 16) == 256
 
 
-def test_validation_in_which_nothing_counts_is_refused(text: Dataset) -> None:
+def test_validation_in_which_nothing_counts_is_refused(text):
     assert text.valid is not None
     empty = replace(text.valid, targets=np.full(text.valid.targets.shape, MASKED, np.int64))
     with pytest.raises(DataError, match="validation part"):
         fit(catalog.task(settings()), replace(text, valid=empty), settings(), SoloWorker(CPU))
 
 
-def test_scores_of_a_text_are_per_target_that_counts() -> None:
+def test_scores_of_a_text_are_per_target_that_counts():
     made = replace(windows(2), targets=np.array([[1, MASKED], [MASKED, MASKED]]))
     found = language.scores(np.array([[2.0], [0.0]]), made)
     assert (found["loss"], found["bytes"]) == (2.0, 1)
@@ -191,7 +191,7 @@ def test_scores_of_a_text_are_per_target_that_counts() -> None:
 # Recomputed activations, mixed precision, compiled models.
 
 
-def test_stacked_layers_are_those_that_repeat(text: Dataset) -> None:
+def test_stacked_layers_are_those_that_repeat(text):
     model = catalog.task(settings()).model(settings(), text)
     assert [type(layer) for layer in stack.find_layers(model)] == [Block] * 3
     assert stack.find_layers(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))) == []
@@ -203,7 +203,7 @@ def test_stacked_layers_are_those_that_repeat(text: Dataset) -> None:
     assert stack.find_layers(shared) == blocks[:2]
 
 
-def test_recomputed_activations_give_the_same_weights(text, tmp_path, monkeypatch) -> None:
+def test_recomputed_activations_give_the_same_weights(text, tmp_path, monkeypatch):
     calls, forward = list[bool](), Block.forward
 
     def noted(self: Block, x: Tensor) -> Tensor:
@@ -220,7 +220,7 @@ def test_recomputed_activations_give_the_same_weights(text, tmp_path, monkeypatc
         np.testing.assert_allclose(again[name], value, rtol=0, atol=1e-12)
 
 
-def test_recompute_refuses_batch_normalisation_and_warns_where_nothing_repeats(caplog) -> None:
+def test_recompute_refuses_batch_normalisation_and_warns_where_nothing_repeats(caplog):
     blocks = [nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)) for _ in range(2)]
     with pytest.raises(ConfigError, match="batch normalisation"):
         stack.recompute(nn.Sequential(*blocks))
@@ -228,7 +228,7 @@ def test_recompute_refuses_batch_normalisation_and_warns_where_nothing_repeats(c
     assert "changes nothing" in caplog.text
 
 
-def test_mixed_precision_keeps_weights_and_evaluation_in_float32(text: Dataset, tmp_path: Path) -> None:
+def test_mixed_precision_keeps_weights_and_evaluation_in_float32(text, tmp_path):
     plain, _ = trained(text, tmp_path / "plain", dtype="float32")
     mixed, weights = trained(text, tmp_path / "mixed", dtype="float32", amp="bfloat16")
     assert {value.dtype for value in weights.values()} == {torch.float32}
@@ -238,7 +238,7 @@ def test_mixed_precision_keeps_weights_and_evaluation_in_float32(text: Dataset, 
 
 
 @pytest.mark.slow
-def test_compiled_model_trains_to_the_same_loss(tmp_path: Path) -> None:
+def test_compiled_model_trains_to_the_same_loss(tmp_path):
     # In a process of its own: the compiler cannot read what checks the tests' types.
     script = [str(Path(__file__).parents[2] / "experiments" / "train.py"), "--task", "synthetic"]
     script += ["--model.layers", "1", "--train.max-steps", "3", "--train.dtype", "float64", "--runs-dir", str(tmp_path)]
@@ -269,8 +269,8 @@ def interruptible(**train: object) -> RunConfig:
 @pytest.mark.parametrize("stop", [1, 4, 7, 9])
 @pytest.mark.parametrize("validated", [True, False])
 def test_run_interrupted_inside_an_epoch_resumes_to_the_same_bits(
-    linear_dataset, tmp_path, monkeypatch, stop: int, validated: bool
-) -> None:
+    linear_dataset, tmp_path, monkeypatch, stop, validated
+):
     config = interruptible(epochs=2, schedule="cosine", warmup=0.2)
     dataset = linear_dataset() if validated else replace(linear_dataset(), valid=None)
     whole = fit(catalog.task(config), dataset, config, SoloWorker(CPU), Checkpoints(tmp_path / "whole", "a"))
@@ -297,8 +297,8 @@ def test_run_interrupted_inside_an_epoch_resumes_to_the_same_bits(
 @pytest.mark.parametrize("steps", [4, 8])  # the end of the first epoch's part, and of the second's
 @pytest.mark.parametrize("validated", [True, False])
 def test_run_killed_between_its_last_step_and_its_validation_ends_that_epoch(
-    linear_dataset: MakeDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, validated: bool
-) -> None:
+    linear_dataset, tmp_path, monkeypatch, steps, validated
+):
     config = interruptible(epochs=3, max_steps=steps)
     dataset = linear_dataset() if validated else replace(linear_dataset(), valid=None)
     task = catalog.task(config)
@@ -321,7 +321,7 @@ def test_run_killed_between_its_last_step_and_its_validation_ends_that_epoch(
     assert resumed.outputs["test"].tobytes() == whole.outputs["test"].tobytes()
 
 
-def test_epoch_that_diverges_leaves_no_checkpoint_of_it(linear_dataset: MakeDataset, tmp_path: Path) -> None:
+def test_epoch_that_diverges_leaves_no_checkpoint_of_it(linear_dataset, tmp_path):
     train = {"batch_size": 20, "checkpoint_steps": 1, "lr": 1e30, "clip": 0.0}
     config = RunConfig.model_validate({"model": {"kind": "mlp", "hidden": 8}, "train": train})
     with pytest.raises(SP500Error, match="not finite"):

@@ -41,24 +41,24 @@ def cost_of(config: RunConfig) -> throughput.ModelCost:
     return found
 
 
-def test_a_linear_models_operations_are_those_of_its_product_and_of_its_weights_gradient() -> None:
+def test_a_linear_models_operations_are_those_of_its_product_and_of_its_weights_gradient():
     found = cost_of(settings(model={"kind": "linear"}, data={"window": 10}))
     features = 10 * 6
     assert found == throughput.ModelCost(features + 1, 3 * 4 * (features + 1), 4.0 * features, "windows", 1)
 
 
-def test_hidden_layers_cost_their_inputs_gradient_too() -> None:
+def test_hidden_layers_cost_their_inputs_gradient_too():
     found = cost_of(settings(model={"kind": "mlp", "hidden": 32, "layers": 2}, data={"window": 10}))
     assert found.flops_per_window == 4 * 60 * 32 + 6 * 32 * 32 + 6 * 32
 
 
-def test_an_lstms_operations_are_counted_step_by_step() -> None:
+def test_an_lstms_operations_are_counted_step_by_step():
     found = cost_of(settings(model={"kind": "lstm", "hidden": 8, "layers": 1}, data={"window": 10}))
     steps = 10 * (4 * 6 * 32 + 6 * 8 * 32)  # the first layer's inputs need no gradient
     assert steps * 0.9 < found.flops_per_window <= steps + 6 * 8
 
 
-def test_a_gpt_counts_attention_in_full_and_each_token() -> None:
+def test_a_gpt_counts_attention_in_full_and_each_token():
     width, context, layers = 16, 16, 2
     model = {"kind": "gpt", "hidden": width, "layers": layers, "heads": 2}
     found = cost_of(settings(task="language", text=TEXT, model=model))
@@ -68,11 +68,11 @@ def test_a_gpt_counts_attention_in_full_and_each_token() -> None:
     assert (found.unit, found.units_per_window) == ("tokens", context)
 
 
-def test_images_are_counted_as_images() -> None:
+def test_images_are_counted_as_images():
     assert cost_of(settings(task="images")).unit == "images"
 
 
-def test_recomputed_activations_are_not_the_models_work() -> None:
+def test_recomputed_activations_are_not_the_models_work():
     model = {"kind": "gpt", "hidden": 16, "layers": 2, "heads": 2}
     plain, again = (
         cost_of(settings(task="language", text=TEXT, model=model, train={"recompute": on})) for on in (False, True)
@@ -82,9 +82,7 @@ def test_recomputed_activations_are_not_the_models_work() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kind", ["linear", "mlp", "lstm", "transformer", "cnn", "gpt"])
-def test_a_built_in_models_cost_by_its_layers_is_what_torchs_compiler_counts(
-    kind: str, dtype: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_built_in_models_cost_by_its_layers_is_what_torchs_compiler_counts(kind, dtype, monkeypatch):
     other = {"cnn": {"task": "images"}, "gpt": {"task": "language", "text": TEXT}}
     for layers in (1, 3):
         sizes = {} if kind == "linear" else {"layers": layers, "hidden": 24}
@@ -128,7 +126,7 @@ class TiedTask(Task):
         return {"valid": {}, "test": {}, "naive": {}}
 
 
-def test_a_model_with_a_layer_that_is_not_built_in_is_counted_by_its_operators() -> None:
+def test_a_model_with_a_layer_that_is_not_built_in_is_counted_by_its_operators():
     task = TiedTask()
     found = throughput.count_cost(task, settings(), task.prepare(settings()))
     assert found is not None
@@ -160,16 +158,14 @@ class ReadingTask(Task):
         return {"valid": {}, "test": {}, "naive": {}}
 
 
-def test_a_model_that_reads_its_numbers_is_not_counted() -> None:
+def test_a_model_that_reads_its_numbers_is_not_counted():
     task = ReadingTask()
     assert throughput.count_cost(task, settings(), task.prepare(settings())) is None
 
 
 @pytest.mark.parametrize("keep", ["best", 2, 3, "all"])
 @pytest.mark.parametrize("steps", [0, 3])
-def test_no_more_checkpoints_lie_on_the_disk_than_was_said(
-    keep: str | int, steps: int, tmp_path: Path, linear_dataset: MakeDataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_more_checkpoints_lie_on_the_disk_than_was_said(keep, steps, tmp_path, linear_dataset, monkeypatch):
     config = settings(
         model={"kind": "linear"},
         train={"epochs": 4, "batch_size": 40, "lr": 0.01, "keep": keep, "checkpoint_steps": steps},
@@ -219,7 +215,7 @@ def result(device_name: str, seconds: float = 2.0) -> FitResult:
         ("", "none", None),
     ],
 )
-def test_utilisation_is_a_share_of_the_product_and_of_the_data_sheet(device: str, amp: str, peak: float | None) -> None:
+def test_utilisation_is_a_share_of_the_product_and_of_the_data_sheet(device, amp, peak):
     config = settings(train={"amp": amp}).model_copy(update={"num_workers": 2})
     found = throughput.describe(throughput.ModelCost(10, 120, 1e9, "tokens", 64), result(device), config)
     assert found is not None
@@ -227,12 +223,12 @@ def test_utilisation_is_a_share_of_the_product_and_of_the_data_sheet(device: str
     assert found.data_sheet_mfu == (None if peak is None else pytest.approx(500e9 / (2 * peak)))
 
 
-def test_a_run_that_trained_nothing_has_no_throughput() -> None:
+def test_a_run_that_trained_nothing_has_no_throughput():
     cost = throughput.ModelCost(10, 120, 1e9, "tokens", 64)
     assert throughput.describe(cost, result("", seconds=0.0), settings()) is None
 
 
-def test_a_run_records_its_throughput_and_shows_it(tmp_path: Path) -> None:
+def test_a_run_records_its_throughput_and_shows_it(tmp_path):
     with RunStore(tmp_path).open("run") as run:
         record = train.train(settings(), run)
     found = record.throughput
@@ -249,9 +245,7 @@ def test_a_run_records_its_throughput_and_shows_it(tmp_path: Path) -> None:
 Usage = namedtuple("Usage", ("total", "used", "free"))
 
 
-def test_checkpoints_that_the_disk_cannot_hold_are_refused_and_many_are_announced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_checkpoints_that_the_disk_cannot_hold_are_refused_and_many_are_announced(tmp_path, monkeypatch, capfd):
     config = settings()
     cost = throughput.ModelCost(10, 40 * 2**20, 1.0, "windows", 1)
     dataset = catalog.task(config).prepare(config)

@@ -76,7 +76,7 @@ def outputs(task: synthetic.Synthetic, worker: Worker, folder: Path | None = Non
     return fit(task, task.prepare(task.config), task.config, worker, checkpoints).outputs["test"]
 
 
-def test_each_window_changes_by_seed_epoch_and_its_number_alone() -> None:
+def test_each_window_changes_by_seed_epoch_and_its_number_alone():
     task = Mixup(settings())
     batches = Batches(task.prepare(task.config).train, CPU)
     [*_, last] = batches.epoch(1, 50, shuffle=True, seed=0)
@@ -99,7 +99,7 @@ def train_as_rank(rank: int, folder: Path) -> None:
     dist.destroy_process_group()
 
 
-def test_three_ranks_with_micro_batches_and_a_resumed_run_end_as_one_process(tmp_path: Path) -> None:
+def test_three_ranks_with_micro_batches_and_a_resumed_run_end_as_one_process(tmp_path):
     straight = outputs(Mixup(settings()), SoloWorker(CPU), tmp_path / "solo")
     shutil.rmtree(tmp_path / "solo" / "epoch-00002")
     assert np.array_equal(outputs(Mixup(settings()), SoloWorker(CPU), tmp_path / "solo"), straight)
@@ -108,13 +108,13 @@ def test_three_ranks_with_micro_batches_and_a_resumed_run_end_as_one_process(tmp
     np.testing.assert_allclose(np.load(tmp_path / "ranks.npy"), straight, rtol=0, atol=1e-9)
 
 
-def test_whole_batch_is_changed_at_once() -> None:
+def test_whole_batch_is_changed_at_once():
     task = Whole(settings())
     batches = Batches(task.prepare(task.config).train, CPU)
     [first, *_] = batches.in_order(50)
     assert Transforms(task, batches, 0).apply(first, 1).x.mean(dim=0).abs().max() < 1e-12
 
 
-def test_mixing_of_streamed_windows_is_refused() -> None:
+def test_mixing_of_streamed_windows_is_refused():
     with pytest.raises(ConfigError, match="mix needs all windows in memory"):
         Transforms(Mixup(settings()), Streamed(), 0)
