@@ -125,7 +125,7 @@ def whole_versions(held: dict[str, bytes]) -> set[str]:
     return {Path(name).name for name in names}
 
 
-def test_fetched_run_is_the_one_that_was_archived(store: RunStore, place: Place, tmp_path: Path) -> None:
+def test_fetched_run_is_the_one_that_was_archived(store, place, tmp_path):
     with begun(store) as run:
         train(run, 1, 2, 3)
         end(run)
@@ -139,7 +139,7 @@ def test_fetched_run_is_the_one_that_was_archived(store: RunStore, place: Place,
     assert fetch(RunStore(tmp_path / "elsewhere"), "a", place.uri).files == ()
 
 
-def test_database_of_a_search_is_copied_at_the_end_without_its_journal(store: RunStore, place: Place) -> None:
+def test_database_of_a_search_is_copied_at_the_end_without_its_journal(store, place):
     with begun(store) as run:
         for name in ("optuna.db", "optuna.db-journal", "trials.jsonl"):
             (run.path / name).write_text(name)
@@ -148,7 +148,7 @@ def test_database_of_a_search_is_copied_at_the_end_without_its_journal(store: Ru
     assert {Path(name).name for name in place.read()} - written == {"optuna.db", "trials.jsonl"}
 
 
-def test_versions_that_the_run_removed_are_removed_from_the_archive(store: RunStore, place: Place) -> None:
+def test_versions_that_the_run_removed_are_removed_from_the_archive(store, place):
     with begun(store) as run:
         for epoch in range(1, 6):
             train(run, epoch, best=2)
@@ -158,7 +158,7 @@ def test_versions_that_the_run_removed_are_removed_from_the_archive(store: RunSt
     assert {name.split("/")[2] for name in held if "/epoch-" in name} == whole_versions(held)
 
 
-def test_version_that_the_run_removes_while_it_is_copied_is_whole(store, place, monkeypatch) -> None:
+def test_version_that_the_run_removes_while_it_is_copied_is_whole(store, place, monkeypatch):
     upload = Folder.upload
 
     def slow(folder: Folder, source: object, name: str) -> str:
@@ -175,7 +175,7 @@ def test_version_that_the_run_removes_while_it_is_copied_is_whole(store, place, 
     assert whole_versions(place.read()) == {"epoch-00001"}
 
 
-def test_archive_does_not_grow_where_checkpoints_come_faster_than_uploads(store, place, monkeypatch) -> None:
+def test_archive_does_not_grow_where_checkpoints_come_faster_than_uploads(store, place, monkeypatch):
     upload, held = Folder.upload, list[int]()
 
     def slow(folder: Folder, source: object, name: str) -> str:
@@ -193,7 +193,7 @@ def test_archive_does_not_grow_where_checkpoints_come_faster_than_uploads(store,
     assert whole_versions(place.read()) == {"epoch-00002", "epoch-00016", "epoch-00017"}
 
 
-def test_resumed_run_whose_archive_is_further_goes_on_from_there(store: RunStore, place: Place, tmp_path: Path) -> None:
+def test_resumed_run_whose_archive_is_further_goes_on_from_there(store, place, tmp_path):
     with begun(store) as run:
         train(run, 1, 2)
         shutil.copytree(run.path, tmp_path / "elsewhere" / "a", symlinks=True)
@@ -208,7 +208,7 @@ def test_resumed_run_whose_archive_is_further_goes_on_from_there(store: RunStore
         assert [epoch.epoch for epoch in other.epochs()] == [1, 2, 3, 4]
 
 
-def test_run_that_is_further_than_its_archive_stays_as_it_is(store: RunStore, place: Place) -> None:
+def test_run_that_is_further_than_its_archive_stays_as_it_is(store, place):
     with begun(store) as run:
         train(run, 1, 2)
         copy(run, place)
@@ -218,7 +218,7 @@ def test_run_that_is_further_than_its_archive_stays_as_it_is(store: RunStore, pl
         assert contents(run.path) == before
 
 
-def test_damaged_newest_version_is_replaced_by_the_archives(store: RunStore, place: Place) -> None:
+def test_damaged_newest_version_is_replaced_by_the_archives(store, place):
     with begun(store) as run:
         train(run, 1, 2)
         copy(run, place)
@@ -229,7 +229,7 @@ def test_damaged_newest_version_is_replaced_by_the_archives(store: RunStore, pla
     assert found[0].progress["epoch"] == 2
 
 
-def test_name_that_the_archive_has_is_taken(store: RunStore, place: Place, tmp_path: Path) -> None:
+def test_name_that_the_archive_has_is_taken(store, place, tmp_path):
     other = RunConfig(train={"seed": 7})
     with begun(store) as run:
         train(run, 1)
@@ -248,7 +248,7 @@ def test_name_that_the_archive_has_is_taken(store: RunStore, place: Place, tmp_p
 
 
 @pytest.mark.parametrize("name", ["epochs.jsonl", "record.json", "archive.json"])
-def test_damaged_or_missing_file_of_the_archive_is_named_and_nothing_is_fetched(store, place, tmp_path, name) -> None:
+def test_damaged_or_missing_file_of_the_archive_is_named_and_nothing_is_fetched(store, place, tmp_path, name):
     with begun(store) as run:
         train(run, 1)
         end(run)
@@ -263,7 +263,7 @@ def test_damaged_or_missing_file_of_the_archive_is_named_and_nothing_is_fetched(
             fetch(RunStore(tmp_path / "elsewhere"), "a", place.uri)
 
 
-def test_damaged_version_is_left_out_and_named(store, place, tmp_path, capfd) -> None:
+def test_damaged_version_is_left_out_and_named(store, place, tmp_path, capfd):
     with begun(store) as run:
         train(run, 1, 2)
         copy(run, place)
@@ -278,7 +278,7 @@ def test_damaged_version_is_left_out_and_named(store, place, tmp_path, capfd) ->
     assert found[0].progress["epoch"] == 1
 
 
-def test_version_without_a_manifest_is_not_there(store: RunStore, place: Place, tmp_path: Path) -> None:
+def test_version_without_a_manifest_is_not_there(store, place, tmp_path):
     """As a copy that is killed leaves it; the next copy completes it."""
     with begun(store) as run:
         train(run, 1, 2)
@@ -292,7 +292,7 @@ def test_version_without_a_manifest_is_not_there(store: RunStore, place: Place, 
     assert not [name for name in place.read() if name.endswith(".tmp")]
 
 
-def test_copy_killed_before_a_file_was_replaced_leaves_no_damage(store: RunStore, place: Place, tmp_path: Path) -> None:
+def test_copy_killed_before_a_file_was_replaced_leaves_no_damage(store, place, tmp_path):
     with begun(store) as run:
         train(run, 1)
         copy(run, place)
@@ -304,7 +304,7 @@ def test_copy_killed_before_a_file_was_replaced_leaves_no_damage(store: RunStore
         assert contents(tmp_path / "elsewhere" / "a") == contents(run.path)
 
 
-def test_copy_killed_after_its_listing_copies_what_that_announced(store: RunStore, place: Place) -> None:
+def test_copy_killed_after_its_listing_copies_what_that_announced(store, place):
     with begun(store) as run:
         train(run, 1)
         copy(run, place)
@@ -315,7 +315,7 @@ def test_copy_killed_after_its_listing_copies_what_that_announced(store: RunStor
 
 
 @pytest.mark.parametrize("name", ["../../escaped", "/tmp/escaped", "x//escaped", "x/./y", "x\0y", ".lock", ""])
-def test_listing_that_leads_out_of_the_run_is_refused(store: RunStore, place: Place, tmp_path: Path, name: str) -> None:
+def test_listing_that_leads_out_of_the_run_is_refused(store, place, tmp_path, name):
     listing = Listing(run="a", fingerprint="f", files={name: (hashlib.sha256(b"x").hexdigest(),)})
     place.write("escaped", b"x")
     place.write("a/archive.json", checksums.seal(listing).encode())
@@ -327,8 +327,8 @@ def test_listing_that_leads_out_of_the_run_is_refused(store: RunStore, place: Pl
     "folder", ["checkpoints/epoch-00001/../../../victim", "..", "checkpoints/.", "checkpoints/", "", "/tmp/victim"]
 )
 def test_version_in_the_store_that_leads_out_of_the_run_is_refused_and_nothing_is_removed(
-    store: RunStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, folder: str
-) -> None:
+    store, tmp_path, monkeypatch, caplog, folder
+):
     """Keys of S3 may hold what no path of a disk can."""
     uri = f"file://{tmp_path}/archive"
     with begun(store) as run:
@@ -355,7 +355,7 @@ def test_version_in_the_store_that_leads_out_of_the_run_is_refused_and_nothing_i
     assert [path.name for path in (tmp_path / "elsewhere").iterdir()] == ["victim"]
 
 
-def test_version_in_a_hidden_folder_is_not_one_of_the_run(store: RunStore, place: Place, tmp_path: Path) -> None:
+def test_version_in_a_hidden_folder_is_not_one_of_the_run(store, place, tmp_path):
     with begun(store) as run:
         train(run, 1)
         copy(run, place)
@@ -367,14 +367,14 @@ def test_version_in_a_hidden_folder_is_not_one_of_the_run(store: RunStore, place
 
 
 @pytest.mark.parametrize("file", ["../../x", "/tmp/x", "a/b", ".x", ""])
-def test_manifest_that_leads_out_of_its_version_is_damage(tmp_path: Path, file: str) -> None:
+def test_manifest_that_leads_out_of_its_version_is_damage(tmp_path, file):
     digest = hashlib.sha256(b"x").hexdigest()
     (tmp_path / "manifest.json").write_text(Manifest("f", {}, {file: digest}).dump())
     with pytest.raises(ValueError, match="files of a version"):
         versions.check(tmp_path)
 
 
-def test_run_that_the_archive_lacks_is_named(place: Place, store: RunStore) -> None:
+def test_run_that_the_archive_lacks_is_named(place, store):
     with pytest.raises(ConfigError, match=r"/b is not a run"):
         fetch(store, "b", place.uri)
 
@@ -390,7 +390,7 @@ def gone(monkeypatch: pytest.MonkeyPatch) -> str:
     return "s3://bucket/gone"
 
 
-def test_archive_that_does_not_answer_is_a_warning_and_no_reason_to_start_anew(store, gone, caplog) -> None:
+def test_archive_that_does_not_answer_is_a_warning_and_no_reason_to_start_anew(store, gone, caplog):
     with store.open("a", resume=True) as run, pytest.raises(Unreachable, match="--resume: run 'a'"):
         catch_up(gone, run, CONFIG.fingerprint, resume=True)
     with begun(store) as run, caplog.at_level(logging.WARNING):
@@ -403,7 +403,7 @@ def test_archive_that_does_not_answer_is_a_warning_and_no_reason_to_start_anew(s
 
 
 @NO_MOTO
-def test_training_ends_well_without_its_archive_and_is_copied_afterwards(gone, server, tmp_path) -> None:
+def test_training_ends_well_without_its_archive_and_is_copied_afterwards(gone, server, tmp_path):
     script = [str(ROOT / "experiments" / "train.py"), "--runs-dir", str(tmp_path / "runs")]
     script += ["--task", "synthetic", "--train.epochs", "2", "--name", "a", "--io.archive", gone, "--json"]
     without = forks.run(script)
@@ -426,7 +426,7 @@ def test_training_ends_well_without_its_archive_and_is_copied_afterwards(gone, s
         *("s3://KEY:S3CR3T@bucket/x", "s3://bucket?access_key=KEY", "s3://bucket/x?region=r&session_token=TOKEN"),
     ],
 )
-def test_address_of_no_archive_is_refused_by_the_name_of_its_field(uri: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_address_of_no_archive_is_refused_by_the_name_of_its_field(uri, capfd):
     with pytest.raises(ConfigError, match=r"\Aio: archive: ") as raised:
         validate(IOConfig, {"archive": uri}, "io")
     assert cli.main(["runs", "fetch", "a", "--from", uri]) == 2
@@ -436,6 +436,6 @@ def test_address_of_no_archive_is_refused_by_the_name_of_its_field(uri: str, cap
         assert word not in str(raised.value) + said
 
 
-def test_archive_where_the_run_lies_is_refused(store: RunStore) -> None:
+def test_archive_where_the_run_lies_is_refused(store):
     with begun(store) as run, pytest.raises(ConfigError, match="run itself"):
         catch_up(f"file://{store.root}", run, CONFIG.fingerprint, resume=True)

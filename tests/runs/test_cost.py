@@ -44,7 +44,7 @@ PRICES = [
 
 
 @pytest.mark.parametrize(("pods", "seconds", "price"), PRICES)
-def test_price_is_count_times_resources_times_hours(pods: list[Pods], seconds: float, price: float) -> None:
+def test_price_is_count_times_resources_times_hours(pods, seconds, price):
     assert cost.amount(pods, seconds, RATES) == pytest.approx(price)
 
 
@@ -54,7 +54,7 @@ def test_price_is_count_times_resources_times_hours(pods: list[Pods], seconds: f
     count=st.integers(0, 50),
     seconds=st.lists(st.floats(0, 1e7), min_size=2, max_size=2).map(sorted),
 )
-def test_price_is_never_negative_and_grows_with_the_seconds(cpus, gib, count, seconds) -> None:
+def test_price_is_never_negative_and_grows_with_the_seconds(cpus, gib, count, seconds):
     low, high = (cost.amount([Pods(count=count, cpus=cpus, gib=gib)], one, RATES) for one in seconds)
     assert 0 <= low <= high
 
@@ -94,13 +94,13 @@ BILLS: dict[str, tuple[RunRecord, float]] = {
 
 
 @pytest.mark.parametrize(("run", "bill"), BILLS.values(), ids=BILLS)
-def test_run_is_billed_for_the_nodes_that_it_had(run: RunRecord, bill: float) -> None:
+def test_run_is_billed_for_the_nodes_that_it_had(run, bill):
     found = cost.cost(run, RATES)
     assert found is not None
     assert found.amount == pytest.approx(bill)
 
 
-def test_cost_is_shared_by_configs_that_ended_well_and_by_millions_of_windows() -> None:
+def test_cost_is_shared_by_configs_that_ended_well_and_by_millions_of_windows():
     found = cost.cost(record(3600, NODES, search=search_summary(configs=12, failed=2, cores=16), **SEARCH), RATES)
     assert found is not None
     assert found.per_trial == pytest.approx(0.151)
@@ -111,7 +111,7 @@ def test_cost_is_shared_by_configs_that_ended_well_and_by_millions_of_windows() 
 
 
 @pytest.mark.parametrize("status", ["stopped", "failed", "out_of_memory"])
-def test_run_that_ended_half_way_costs_the_half(status: str) -> None:
+def test_run_that_ended_half_way_costs_the_half(status):
     whole = cost.cost(record(1000, CLUSTER | WORKER), RATES)
     half = cost.cost(record(500, CLUSTER | WORKER, status=status), RATES)
     assert whole is not None
@@ -119,7 +119,7 @@ def test_run_that_ended_half_way_costs_the_half(status: str) -> None:
     assert half.amount * 2 == whole.amount > 0
 
 
-def test_resumed_run_pays_for_its_earlier_attempts() -> None:
+def test_resumed_run_pays_for_its_earlier_attempts():
     assert cost.cost(record(300, NODES, earlier=200), RATES) == cost.cost(record(500, NODES), RATES)
 
 
@@ -132,7 +132,7 @@ def test_resumed_run_pays_for_its_earlier_attempts() -> None:
         {"cluster": {"CPU": 2.0, "nodes": 3.0, "hosts": 1.0, "worker_nodes": 2.0}},
     ],
 )
-def test_what_ran_on_one_machine_costs_what_a_laptop_does(changes: dict[str, Any]) -> None:
+def test_what_ran_on_one_machine_costs_what_a_laptop_does(changes):
     own = TABLE | {"types": TABLE["types"] | {"laptop": TABLE["types"]["laptop"] | {"cpu_hour": 0.5}}}
     free, priced = (cost.cost(record(**changes), RateTable.model_validate(one)) for one in (TABLE, own))
     assert free is not None
@@ -141,7 +141,7 @@ def test_what_ran_on_one_machine_costs_what_a_laptop_does(changes: dict[str, Any
     assert priced.amount == 1  # its two CPUs, once, however many workers shared them
 
 
-def test_run_on_gpus_that_was_stopped_half_way_costs_the_half() -> None:
+def test_run_on_gpus_that_was_stopped_half_way_costs_the_half():
     cluster = NODES | gpus("H100")
     whole, half, kept_off = (
         cost.cost(one, RATES)
@@ -155,16 +155,16 @@ def test_run_on_gpus_that_was_stopped_half_way_costs_the_half() -> None:
     assert kept_off.amount * 10 < half.amount
 
 
-def test_run_whose_parts_are_runs_is_not_paid_twice() -> None:
+def test_run_whose_parts_are_runs_is_not_paid_twice():
     assert cost.cost(record(arm="all"), RATES) is None
 
 
-def test_rule_that_names_no_type_is_refused_with_the_types_there_are() -> None:
+def test_rule_that_names_no_type_is_refused_with_the_types_there_are():
     with pytest.raises(ValidationError, match=r"alone is 'mine'; .*laptop, cpu, a100, h100"):
         RateTable.model_validate(TABLE | {"rule": TABLE["rule"] | {"alone": "mine"}})
 
 
-def test_table_of_the_repository_is_one_and_a_laptop_is_free() -> None:
+def test_table_of_the_repository_is_one_and_a_laptop_is_free():
     path = Path(__file__).parents[2] / "cluster" / "rates.yaml"
     table = RateTable.model_validate(yaml.safe_load(path.read_text()))
     assert cost.amount([Pods(cpus=8, gib=32, node_type="laptop")], 3600, table) == pytest.approx(0)

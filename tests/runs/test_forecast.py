@@ -44,7 +44,7 @@ def asked(*records: RunRecord, rates: RateTable | None = RATES, **changes: Any) 
     return forecast.forecast(records, Question(**changes), rates)
 
 
-def test_row_per_number_of_workers_follows_the_law_of_the_runs() -> None:
+def test_row_per_number_of_workers_follows_the_law_of_the_runs():
     found = asked(record(1), record(2), record(4))
     rows = {row["workers"]: row for row in found["rows"]}
     assert list(rows) == [1, 2, 4, 8, 16]
@@ -59,7 +59,7 @@ def test_row_per_number_of_workers_follows_the_law_of_the_runs() -> None:
     assert rows[8]["cost_low"] <= rows[8]["cost"] <= rows[8]["cost_high"]
 
 
-def test_nodes_of_a_type_and_spot_are_priced_as_asked_and_without_a_table_not_at_all() -> None:
+def test_nodes_of_a_type_and_spot_are_priced_as_asked_and_without_a_table_not_at_all():
     (row,) = asked(record(1), workers=(2,), node_type="h100")["rows"]
     (spot,) = asked(record(1), workers=(2,), spot=True)["rows"]
     assert row["cost"] == pytest.approx((2 * 10 + 0.07) * row["seconds"] / 3600)  # 10 * .05 + 9 + 50 * .01 = 10
@@ -68,7 +68,7 @@ def test_nodes_of_a_type_and_spot_are_priced_as_asked_and_without_a_table_not_at
     assert (found["rows"][0]["cost"], found["currency"]) == (None, None)
 
 
-def test_runs_on_one_machine_are_priced_as_it_and_say_what_they_cannot_show() -> None:
+def test_runs_on_one_machine_are_priced_as_it_and_say_what_they_cannot_show():
     own = TABLE | {"types": TABLE["types"] | {"laptop": TABLE["types"]["laptop"] | {"cpu_hour": 0.5}}}
     runs = [record(n, cluster={"CPU": 2.0, "nodes": n + 1.0}, simulated_nodes=n) for n in (1, 2)]
     found = asked(*runs, rates=RateTable.model_validate(own))
@@ -77,7 +77,7 @@ def test_runs_on_one_machine_are_priced_as_it_and_say_what_they_cannot_show() ->
     assert "2 cores of one machine" in found["assumption"]
 
 
-def test_no_runs_give_the_default_and_its_assumption_and_no_seconds() -> None:
+def test_no_runs_give_the_default_and_its_assumption_and_no_seconds():
     found = asked()
     assert [row["seconds"] for row in found["rows"]] == [None] * 5
     assert found["rows"][1]["speedup"] == pytest.approx(2 / 1.05)
@@ -86,13 +86,13 @@ def test_no_runs_give_the_default_and_its_assumption_and_no_seconds() -> None:
     json.dumps(found, allow_nan=False)
 
 
-def test_two_numbers_of_workers_say_what_they_did_not_tell() -> None:
+def test_two_numbers_of_workers_say_what_they_did_not_tell():
     found = asked(record(1), record(2))
     assert found["basis"]["assumed"] == ["coherency"]
     assert "More than 2 workers" in found["assumption"]
 
 
-def test_backtest_leaves_out_the_most_workers_and_tells_by_how_much_it_missed() -> None:
+def test_backtest_leaves_out_the_most_workers_and_tells_by_how_much_it_missed():
     # From 100 and 60 seconds follow a serial 20 and a parallel 80: 40 on four workers. Measured are 50.
     runs = [record(n, train=took) for n, took in ((1, 100.0), (2, 60.0), (4, 50.0))]
     tested = asked(*runs)["backtest"]
@@ -102,7 +102,7 @@ def test_backtest_leaves_out_the_most_workers_and_tells_by_how_much_it_missed() 
 
 
 @pytest.mark.parametrize("repeated", [True, False])
-def test_range_without_repeated_runs_is_named_after_its_assumption(repeated: bool) -> None:
+def test_range_without_repeated_runs_is_named_after_its_assumption(repeated):
     again = [record(1, 1, train=110.0), record(2, 2, train=60.0)] if repeated else []
     found = asked(record(1), record(2), record(4), *again)
     assert (found["basis"]["repeats"], found["basis"]["varies"] == 0.10) == (2 * repeated, not repeated)
@@ -111,7 +111,7 @@ def test_range_without_repeated_runs_is_named_after_its_assumption(repeated: boo
     assert ("2 repeats" in shown.note) == repeated
 
 
-def test_backtest_of_runs_that_follow_the_law_is_right_and_within_its_range() -> None:
+def test_backtest_of_runs_that_follow_the_law_is_right_and_within_its_range():
     runs = [record(n, train=100 * (0.9 / n + 0.1)) for n in (1, 2, 4)]
     tested = asked(*runs)["backtest"]
     assert tested["error_percent"] == pytest.approx(0, abs=1e-6)
@@ -119,7 +119,7 @@ def test_backtest_of_runs_that_follow_the_law_is_right_and_within_its_range() ->
     assert asked(record(2), record(2, minute=1))["backtest"] is None  # of one number of workers
 
 
-def test_runs_that_tell_nothing_are_left_out_with_the_reason() -> None:
+def test_runs_that_tell_nothing_are_left_out_with_the_reason():
     laptop = {"cluster": {"CPU": 2.0, "nodes": 3.0}, "simulated_nodes": 2}
     resumed = Seconds(setup=1, train=1, total=2, earlier=5)
     found = asked(
@@ -143,7 +143,7 @@ def test_runs_that_tell_nothing_are_left_out_with_the_reason() -> None:
     }
 
 
-def test_group_with_the_most_numbers_of_workers_counts_and_of_equals_the_newest() -> None:
+def test_group_with_the_most_numbers_of_workers_counts_and_of_equals_the_newest():
     old = [record(n, config={"train": {"seed": 1}}) for n in (1, 2)]
     new = [record(n, minute=5, config={"train": {"seed": 2}}) for n in (1, 2)]
     one = [record(1, minute=9, config={"train": {"seed": 3}})]
@@ -151,17 +151,17 @@ def test_group_with_the_most_numbers_of_workers_counts_and_of_equals_the_newest(
     assert asked(*old, record(4, config={"train": {"seed": 1}}), *new)["basis"]["workers"] == [1, 2, 4]
 
 
-def test_settings_of_another_version_go_with_their_own_fingerprint_alone() -> None:
+def test_settings_of_another_version_go_with_their_own_fingerprint_alone():
     odd = [record(n, fingerprint="odd", config={"gone": n}) for n in (1, 2)]
     assert asked(*odd, record(4, fingerprint="odder", config={"gone": 4}))["basis"]["workers"] == [1, 2]
 
 
-def test_size_asked_for_scales_the_training_and_not_the_start() -> None:
+def test_size_asked_for_scales_the_training_and_not_the_start():
     (row,) = asked(record(1), record(2), record(4), workers=(2,), size=3000)["rows"]
     assert row["seconds"] == pytest.approx(START + 3 * train_seconds(2))
 
 
-def test_measured_is_what_ran_and_absent_for_a_size_that_did_not() -> None:
+def test_measured_is_what_ran_and_absent_for_a_size_that_did_not():
     runs = [record(1), record(2), record(2, minute=1, train=500.0, samples=3000, fingerprint="long")]
 
     def measured(size: int) -> list[float | None]:
@@ -182,12 +182,12 @@ def warm(workers: int, samples: int, start: float, rate: float, **changes: Any) 
     return record(workers, **(facts | changes))
 
 
-def test_wait_for_the_first_batch_does_not_grow_with_the_windows() -> None:
+def test_wait_for_the_first_batch_does_not_grow_with_the_windows():
     (row,) = asked(warm(1, 1000, 30.0, 100.0), workers=(1,), size=100_000)["rows"]
     assert row["seconds"] == pytest.approx(30 + 1000)
 
 
-def test_forecast_and_break_even_of_the_same_runs_say_the_same() -> None:
+def test_forecast_and_break_even_of_the_same_runs_say_the_same():
     ones = {1000: (30.0, 90.0), 2000: (32.0, 120.0), 4000: (31.0, 100.0)}
     twos = {1000: (40.0, 170.0), 2000: (45.0, 150.0), 4000: (41.0, 180.0)}
     runs = [warm(n, size, *told) for n, sizes in ((1, ones), (2, twos)) for size, told in sizes.items()]
@@ -200,7 +200,7 @@ def test_forecast_and_break_even_of_the_same_runs_say_the_same() -> None:
 
 
 @pytest.mark.parametrize("train", [{"epochs": 20}, {"max_steps": 8}, {"early_stop_patience": 1}], ids=str)
-def test_run_that_only_trained_on_more_windows_corrects_the_forecast(train: dict[str, int]) -> None:
+def test_run_that_only_trained_on_more_windows_corrects_the_forecast(train):
     short = [warm(n, 1000, 30.0, 100.0 * n) for n in (1, 2)]
     # Many short epochs are slower: each waits for its first batch.
     long = warm(1, 20_000, 30.0, 50.0, minute=9, config={"train": train, "data": {"multiplier": 1}})
@@ -212,7 +212,7 @@ def test_run_that_only_trained_on_more_windows_corrects_the_forecast(train: dict
     assert after["basis"]["left_out"] == []
 
 
-def test_run_of_another_size_tells_of_workers_that_no_other_run_has() -> None:
+def test_run_of_another_size_tells_of_workers_that_no_other_run_has():
     runs = [warm(1, 4000, 30.0, 100.0), warm(2, 4000, 30.0, 200.0), warm(4, 1000, 30.0, 400.0)]
     found = asked(*runs, workers=(4,), size=4000)
     assert found["rows"][0]["seconds"] == pytest.approx(30 + 10)
@@ -220,19 +220,19 @@ def test_run_of_another_size_tells_of_workers_that_no_other_run_has() -> None:
     assert found["backtest"]["seconds"] == pytest.approx(30 + 1000 / 400)
 
 
-def test_runs_without_a_warm_rate_do_not_stand_beside_those_with_one() -> None:
+def test_runs_without_a_warm_rate_do_not_stand_beside_those_with_one():
     found = asked(warm(1, 1000, 30.0, 100.0), warm(2, 1000, 30.0, 150.0), record(4, name="older"))
     assert found["basis"]["workers"] == [1, 2]
     assert found["basis"]["left_out"] == [{"run": "older", "why": "a rate measured otherwise"}]
 
 
-def test_seconds_that_wrote_shards_are_not_forecast() -> None:
+def test_seconds_that_wrote_shards_are_not_forecast():
     written = record(1, data={"shards": shard_facts(writing_seconds=12.0)})
     (row,) = asked(written, workers=(1,))["rows"]
     assert row["seconds"] == pytest.approx(START - 12 + train_seconds(1))
 
 
-def test_search_has_the_same_start_and_work_in_the_report_and_in_the_forecast() -> None:
+def test_search_has_the_same_start_and_work_in_the_report_and_in_the_forecast():
     summary = search_summary(cores=2, trial_seconds=12.0)
     facts = {"search": summary, "seconds": Seconds(setup=8, train=2, search=9, total=20), "experiment": "tune"}
     arm = record(0, name="all-ray", cluster={}, **facts)
@@ -252,7 +252,7 @@ def test_search_has_the_same_start_and_work_in_the_report_and_in_the_forecast() 
         assert found["rows"][1]["measured"] == seconds
 
 
-def test_workers_of_a_search_are_the_cores_of_its_parallel_side() -> None:
+def test_workers_of_a_search_are_the_cores_of_its_parallel_side():
     def search(cores: int, arm: str = "ray") -> RunRecord:
         took = 90.0 / cores + 10
         seconds = Seconds(setup=8, train=2, search=took, total=10 + took)
@@ -265,13 +265,13 @@ def test_workers_of_a_search_are_the_cores_of_its_parallel_side() -> None:
     assert found["basis"]["left_out"][0]["run"] == "sequential-1"
 
 
-def test_job_is_estimated_by_runs_with_as_many_workers_and_else_by_all_with_more_room() -> None:
+def test_job_is_estimated_by_runs_with_as_many_workers_and_else_by_all_with_more_room():
     jobs = [record(n, arm="all", train=70.0 * n) for n in (1, 2, 2)]  # 100, 170, 170 seconds
     assert forecast.estimate(jobs, "scale", 2) == pytest.approx((170 / 1.25, 170 * 1.25))
     assert forecast.estimate(jobs, "scale", 8) == pytest.approx((100 / 2, 170 * 2))
 
 
-def test_job_that_no_run_is_like_is_not_estimated() -> None:
+def test_job_that_no_run_is_like_is_not_estimated():
     arms = [record(1), record(2, arm="all", status="failed"), record(2, experiment="train")]
     assert forecast.estimate(arms, "scale", 2) is None
     assert forecast.estimate([], "train", 2) is None

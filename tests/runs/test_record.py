@@ -41,39 +41,39 @@ KEYS = {
 }  # fmt: skip
 
 
-def test_record_survives_its_file_to_the_bit() -> None:
+def test_record_survives_its_file_to_the_bit():
     assert RunRecord.model_validate_json(RECORD.model_dump_json()) == RECORD
 
 
-def test_record_has_the_keys_that_other_programs_rely_on() -> None:
+def test_record_has_the_keys_that_other_programs_rely_on():
     written = RECORD.model_dump(mode="json")
     assert written.keys() >= KEYS
     assert written["seconds"].keys() >= {"setup", "train", "total"}
 
 
-def test_record_of_a_newer_version_is_read() -> None:
+def test_record_of_a_newer_version_is_read():
     newer = {**RECORD.model_dump(mode="json"), "carbon": 3}
     assert RunRecord.model_validate(newer) == RECORD
 
 
 @pytest.mark.parametrize("change", [{"status": "unknown"}, {"seed": "three"}, {"started": "yesterday"}])
-def test_record_of_wrong_type_is_refused_by_key(change: dict[str, str]) -> None:
+def test_record_of_wrong_type_is_refused_by_key(change):
     with pytest.raises(ValidationError, match=next(iter(change))):
         RunRecord.model_validate({**RECORD.model_dump(), **change})
 
 
-def test_record_cannot_be_changed() -> None:
+def test_record_cannot_be_changed():
     with pytest.raises(ValidationError, match="frozen"):
         RECORD.seed = 4
 
 
 @pytest.mark.parametrize("loss", [0.1 + 0.2, 5e-324, 1.7e308, 1 / 3])
-def test_loss_survives_its_line_to_the_bit(loss: float) -> None:
+def test_loss_survives_its_line_to_the_bit(loss):
     epoch = EpochMetrics(epoch=1, train_loss=loss, valid_loss=loss, samples=1, seconds=0.0)
     assert EpochMetrics.model_validate_json(epoch.model_dump_json()) == epoch
 
 
-def test_machine_is_the_part_of_this_one_that_the_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machine_is_the_part_of_this_one_that_the_process_may_use(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3})
     found = machine(1, {"CPU": 4.0})
     assert found.cpus == 1
@@ -83,7 +83,7 @@ def test_machine_is_the_part_of_this_one_that_the_process_may_use(monkeypatch: p
     assert machine(0).threads == 1
 
 
-def test_versions_are_those_installed() -> None:
+def test_versions_are_those_installed():
     found = versions()
     assert found["python"] == platform.python_version()
     assert found["torch"] == metadata.version("torch")
@@ -91,7 +91,7 @@ def test_versions_are_those_installed() -> None:
     assert {"numpy", "pandas", "ray", "sp500", "git"} <= found.keys()
 
 
-def test_version_holds_the_commit_and_whether_the_tree_was_changed() -> None:
+def test_version_holds_the_commit_and_whether_the_tree_was_changed():
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(Path(sp500.__file__).parent), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
@@ -102,6 +102,6 @@ def test_version_holds_the_commit_and_whether_the_tree_was_changed() -> None:
     assert versions()["git"] == expected
 
 
-def test_process_started_before_now_and_after_the_machine() -> None:
+def test_process_started_before_now_and_after_the_machine():
     booted = datetime.fromtimestamp(math.floor(psutil.boot_time()), UTC)
     assert booted <= process_start() < datetime.now(UTC)

@@ -41,7 +41,7 @@ def one(arm: str, rate: float | None, *, fixed: float = 0.0, workers: int = 0, *
     return row | {"seconds": fixed + (samples / rate if rate else 0.0)} | changes
 
 
-def test_row_takes_the_epoch_at_the_warm_rate_and_writing_from_the_shards() -> None:
+def test_row_takes_the_epoch_at_the_warm_rate_and_writing_from_the_shards():
     row = scaling.row(record(), EPOCHS, 2 << 30)
     assert row["epoch_seconds"] == 4.0  # 1,000 windows at 250 a second, also after three epochs
     assert (row["windows"], row["samples"], row["writing_seconds"], row["bytes_on_disk"]) == (1000, 3000, 1.5, 4096)
@@ -51,13 +51,13 @@ def test_row_takes_the_epoch_at_the_warm_rate_and_writing_from_the_shards() -> N
     assert (row["multiplier"], row["memory_limit_bytes"], row["test_error"]) == (10, 2 << 30, 2e-4)
 
 
-def test_limit_of_memory_is_watched_on_macos_and_enforced_elsewhere() -> None:
+def test_limit_of_memory_is_watched_on_macos_and_enforced_elsewhere():
     there = Machine(cpus=8, memory_bytes=8 << 30, threads=1, system="macOS-14.5-arm64-arm-64bit")
     assert scaling.row(record(machine=there), EPOCHS, 2 << 30).get("memory_watched") is True
     assert "memory_watched" not in scaling.row(record(), EPOCHS, 2 << 30)
 
 
-def test_row_of_an_arm_that_failed_at_once_has_nothing_to_tell_but_why() -> None:
+def test_row_of_an_arm_that_failed_at_once_has_nothing_to_tell_but_why():
     bad = record(status="out_of_memory", reason="5 bytes", data={}, metrics={}, samples=0, warm_samples_per_second=None)
     row = scaling.row(bad, [], 1)
     assert (row["status"], row["reason"]) == ("out_of_memory", "5 bytes")
@@ -70,7 +70,7 @@ def line(arm: str, fixed: float, rate: float) -> dict[str, Any]:
     return facts | {"fixed_seconds": pytest.approx(fixed), "samples_per_second": rate}
 
 
-def test_two_arms_cross_where_the_saved_seconds_have_paid_the_fixed_ones() -> None:
+def test_two_arms_cross_where_the_saved_seconds_have_paid_the_fixed_ones():
     # 2 + n/100 = 12 + n/200  =>  n (1/100 - 1/200) = 10  =>  n = 2,000; 2 + n/100 = 12 + n/400  =>  n = 1,333
     sooner, later = (one("ray", rate, fixed=12.0, workers=workers) for rate, workers in ((200.0, 2), (400.0, 4)))
     found, other = scaling.break_even([later, one("streaming", 100.0, fixed=2.0), sooner])
@@ -80,7 +80,7 @@ def test_two_arms_cross_where_the_saved_seconds_have_paid_the_fixed_ones() -> No
 
 
 @given(fixed=st.floats(0, 50), more=st.floats(0.1, 100), rate=st.floats(10, 1000), times=st.floats(1.1, 20))
-def test_at_the_break_even_both_take_as_long(fixed: float, more: float, rate: float, times: float) -> None:
+def test_at_the_break_even_both_take_as_long(fixed, more, rate, times):
     rows = [one("streaming", rate, fixed=fixed), one("ray", rate * times, fixed=fixed + more, workers=2)]
     (found,) = scaling.break_even(rows)
     sides = [found["alone"], found["ray"]]
@@ -92,18 +92,18 @@ def test_at_the_break_even_both_take_as_long(fixed: float, more: float, rate: fl
     ("rate", "fixed", "alone", "windows"),
     [(100, 12, 2, None), (100, 2, 2, None), (99, 12, 2, None), (50, 1, 2, None), (200, 2, 12, 0.0)],
 )
-def test_ray_that_is_no_faster_never_pays_and_ray_that_starts_no_later_always(rate, fixed, alone, windows) -> None:
+def test_ray_that_is_no_faster_never_pays_and_ray_that_starts_no_later_always(rate, fixed, alone, windows):
     rows = [one("streaming", 100.0, fixed=alone), one("ray", rate, fixed=fixed, workers=2)]
     assert [found["windows"] for found in scaling.break_even(rows)] == [windows]
 
 
-def test_seconds_that_wrote_shards_are_not_fixed_seconds() -> None:
+def test_seconds_that_wrote_shards_are_not_fixed_seconds():
     wrote = one("streaming", 100.0, fixed=9.0, writing_seconds=7.0)
     (found,) = scaling.break_even([wrote, one("ray", 200.0, fixed=12.0, workers=2)])
     assert found["alone"]["fixed_seconds"] == pytest.approx(2.0)
 
 
-def test_rate_is_that_of_the_largest_set_and_fixed_seconds_the_median() -> None:
+def test_rate_is_that_of_the_largest_set_and_fixed_seconds_the_median():
     sizes = [(1, 50.0, 2.0), (10, 100.0, 3.0), (4, 80.0, 40.0)]
     alone = [one("streaming", rate, fixed=fixed, multiplier=size) for size, rate, fixed in sizes]
     (found,) = scaling.break_even([*alone, one("ray", 200.0, fixed=12.0, workers=2)])
@@ -111,7 +111,7 @@ def test_rate_is_that_of_the_largest_set_and_fixed_seconds_the_median() -> None:
     assert found["alone"] == line("streaming", 3.0, 100.0) | {"largest_miss": pytest.approx(1 - 43 / 90)}
 
 
-def test_one_process_streams_where_it_can_and_keeps_arrays_otherwise() -> None:
+def test_one_process_streams_where_it_can_and_keeps_arrays_otherwise():
     arrays, ray = one("in_memory", 300.0), one("ray", 200.0, fixed=12.0, workers=2)
     (both,) = scaling.break_even([arrays, one("streaming", 100.0, fixed=2.0), ray])
     (only,) = scaling.break_even([arrays, ray])
@@ -119,7 +119,7 @@ def test_one_process_streams_where_it_can_and_keeps_arrays_otherwise() -> None:
 
 
 @pytest.mark.parametrize("change", [{"status": "out_of_memory"}, {"status": "failed"}, {"warm": None}])
-def test_rows_that_did_not_end_well_or_have_no_warm_rate_do_not_count(change: dict[str, Any]) -> None:
+def test_rows_that_did_not_end_well_or_have_no_warm_rate_do_not_count(change):
     rate = None if "warm" in change else 100.0
     broken = {"status": change.get("status", "ok"), "multiplier": 50}
     good = [one("streaming", 100.0, fixed=2.0), one("ray", 200.0, fixed=12.0, workers=2)]
@@ -131,7 +131,7 @@ def test_rows_that_did_not_end_well_or_have_no_warm_rate_do_not_count(change: di
     assert scaling.strong([good[1], one("ray", rate, workers=4, **(broken | {"multiplier": 1}))]) == []
 
 
-def test_strong_scaling_compares_one_set_on_more_workers() -> None:
+def test_strong_scaling_compares_one_set_on_more_workers():
     rates = {1: 100.0, 2: 150.0, 4: 400.0}
     rows = [one("ray", rate, workers=workers, multiplier=10) for workers, rate in reversed(rates.items())]
     found = scaling.strong([*rows, one("ray", 999.0, workers=2, multiplier=20), one("streaming", 999.0, multiplier=10)])
@@ -140,12 +140,12 @@ def test_strong_scaling_compares_one_set_on_more_workers() -> None:
     assert [row["efficiency"] for row in found] == [1.0, 0.75, 1.0]
 
 
-def test_efficiency_is_over_the_fewest_workers_that_ran() -> None:
+def test_efficiency_is_over_the_fewest_workers_that_ran():
     rows = [one("ray", rate, workers=workers) for workers, rate in ((2, 100.0), (6, 240.0))]
     assert [row["efficiency"] for row in scaling.strong(rows)] == [1.0, pytest.approx(0.8)]
 
 
-def test_weak_scaling_compares_sets_that_grow_with_the_workers_smallest_share_first() -> None:
+def test_weak_scaling_compares_sets_that_grow_with_the_workers_smallest_share_first():
     grid = {(2, 1): 70.0, (4, 2): 120.0, (1, 1): 100.0, (2, 2): 180.0, (1, 2): 90.0}
     found = scaling.weak([one("ray", rate, workers=w, multiplier=size) for (size, w), rate in grid.items()])
     told = [(row["multiplier_per_worker"], row["workers"], row["speedup"], row["efficiency"]) for row in found]
@@ -157,6 +157,6 @@ def test_weak_scaling_compares_sets_that_grow_with_the_workers_smallest_share_fi
     ]
 
 
-def test_one_number_of_workers_shows_no_scaling() -> None:
+def test_one_number_of_workers_shows_no_scaling():
     rows = [one("ray", 100.0, workers=2, multiplier=size) for size in (1, 10)]
     assert scaling.strong(rows) == scaling.weak(rows) == []

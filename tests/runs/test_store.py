@@ -57,20 +57,20 @@ def run(store: RunStore) -> Run:
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "../..", "../run", "/tmp/run", "a/b", "Run", "-run", ".run", "a b", "run\n", "r" * 64]
 )
-def test_name_that_could_leave_the_folder_is_refused_and_makes_nothing(store, tmp_path, name) -> None:
+def test_name_that_could_leave_the_folder_is_refused_and_makes_nothing(store, tmp_path, name):
     with pytest.raises(ConfigError, match="run name"), store.open(name):
         pass
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["run", "r" * 63, "2024-01-02.mlp_3"])
-def test_good_name_is_a_folder_of_the_store(store: RunStore, name: str) -> None:
+def test_good_name_is_a_folder_of_the_store(store, name):
     with store.open(name) as run:
         assert run.path == store.root / name
         assert run.path.is_dir()
 
 
-def test_store_that_cannot_be_a_folder_is_refused_by_name(tmp_path: Path) -> None:
+def test_store_that_cannot_be_a_folder_is_refused_by_name(tmp_path):
     (tmp_path / "runs").write_text("a file")
     with pytest.raises(ConfigError, match=r"io\.save_dir .*runs"), RunStore(tmp_path / "runs").open("run"):
         pass
@@ -79,7 +79,7 @@ def test_store_that_cannot_be_a_folder_is_refused_by_name(tmp_path: Path) -> Non
 # One writer.
 
 
-def test_name_that_was_used_is_refused_without_resume_and_taken_with_it(store: RunStore) -> None:
+def test_name_that_was_used_is_refused_without_resume_and_taken_with_it(store):
     with store.open("run") as run:
         run.write_config({"task": "returns"})
     with pytest.raises(RunExists, match=r"--resume"), store.open("run"):
@@ -89,7 +89,7 @@ def test_name_that_was_used_is_refused_without_resume_and_taken_with_it(store: R
 
 
 @pytest.mark.parametrize(("status", "way"), [("ok", "--resume shows its result"), ("failed", "or --overwrite")])
-def test_name_of_an_ended_run_is_refused_with_the_ways_out(store: RunStore, status: str, way: str) -> None:
+def test_name_of_an_ended_run_is_refused_with_the_ways_out(store, status, way):
     with store.open("run") as run:
         run.write_config({"task": "returns"})
         run.append_epoch(epoch(1))
@@ -101,7 +101,7 @@ def test_name_of_an_ended_run_is_refused_with_the_ways_out(store: RunStore, stat
 
 
 @pytest.mark.parametrize(("status", "file", "free"), [("failed", "", 1), ("failed", "folds.jsonl", 0), ("ok", "", 0)])
-def test_run_that_failed_before_its_first_unit_of_work_leaves_its_name_free(store, status, file, free) -> None:
+def test_run_that_failed_before_its_first_unit_of_work_leaves_its_name_free(store, status, file, free):
     with store.open("run") as run:
         run.write_config({"task": "returns"})
         run.write_record(record(status=status))
@@ -111,7 +111,7 @@ def test_run_that_failed_before_its_first_unit_of_work_leaves_its_name_free(stor
         assert not (run.path / "record.json").exists()
 
 
-def test_run_that_died_before_its_settings_were_written_leaves_the_name_free(store: RunStore) -> None:
+def test_run_that_died_before_its_settings_were_written_leaves_the_name_free(store):
     with store.open("run"), store.open("another"):
         pass
     with store.open("run"):
@@ -119,12 +119,12 @@ def test_run_that_died_before_its_settings_were_written_leaves_the_name_free(sto
 
 
 @pytest.mark.parametrize("way", [{"resume": True}, {}, {"overwrite": True}], ids=str)
-def test_run_that_is_open_is_locked(store: RunStore, way) -> None:
+def test_run_that_is_open_is_locked(store, way):
     with store.open("run"), pytest.raises(RunLocked, match=f"process {os.getpid()}"), store.open("run", **way):
         pass
 
 
-def test_error_inside_a_run_frees_it(store: RunStore) -> None:
+def test_error_inside_a_run_frees_it(store):
     with pytest.raises(ZeroDivisionError), store.open("run"):
         raise ZeroDivisionError
     with store.open("run"):
@@ -142,7 +142,7 @@ with RunStore(Path(sys.argv[1])).open("run") as run:
 """
 
 
-def test_lock_of_another_process_is_named_and_taken_over_when_it_is_killed(store: RunStore) -> None:
+def test_lock_of_another_process_is_named_and_taken_over_when_it_is_killed(store):
     environment = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(store.root)], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -162,7 +162,7 @@ def test_lock_of_another_process_is_named_and_taken_over_when_it_is_killed(store
 # What a run keeps.
 
 
-def test_settings_are_kept_so_that_they_run_again(run: Run) -> None:
+def test_settings_are_kept_so_that_they_run_again(run):
     import yaml
 
     config = RunConfig.model_validate({"task": "direction", "data": {"tickers": ["KO"], "start": "2000-01-03"}})
@@ -170,14 +170,14 @@ def test_settings_are_kept_so_that_they_run_again(run: Run) -> None:
     assert RunConfig.model_validate(yaml.safe_load((run.path / "config.yaml").read_text())) == config
 
 
-def test_epochs_come_back_as_they_were_appended(run: Run, store: RunStore) -> None:
+def test_epochs_come_back_as_they_were_appended(run, store):
     assert run.epochs() == []
     for number in (1, 2, 3):
         run.append_epoch(epoch(number))
     assert run.epochs() == store.epochs("run") == [epoch(1), epoch(2), epoch(3)]
 
 
-def test_line_cut_off_by_a_kill_is_left_out_wherever_it_was_cut(run: Run) -> None:
+def test_line_cut_off_by_a_kill_is_left_out_wherever_it_was_cut(run):
     for number in (1, 2):
         run.append_epoch(epoch(number))
     path = run.path / "epochs.jsonl"
@@ -188,7 +188,7 @@ def test_line_cut_off_by_a_kill_is_left_out_wherever_it_was_cut(run: Run) -> Non
         assert run.epochs() == [epoch(1)]
 
 
-def test_epoch_appended_after_one_cut_off_by_a_kill_is_not_glued_to_it(run: Run) -> None:
+def test_epoch_appended_after_one_cut_off_by_a_kill_is_not_glued_to_it(run):
     run.append_epoch(epoch(1))
     with (run.path / "epochs.jsonl").open("a") as file:
         file.write('{"epoch": 2, "tr')
@@ -197,7 +197,7 @@ def test_epoch_appended_after_one_cut_off_by_a_kill_is_not_glued_to_it(run: Run)
     assert run.epochs() == [epoch(1), epoch(2), epoch(3)]
 
 
-def test_damaged_line_before_the_last_is_refused_by_file(run: Run) -> None:
+def test_damaged_line_before_the_last_is_refused_by_file(run):
     for number in (1, 2, 3):
         run.append_epoch(epoch(number))
     path = run.path / "epochs.jsonl"
@@ -209,7 +209,7 @@ def test_damaged_line_before_the_last_is_refused_by_file(run: Run) -> None:
         run.epochs()
 
 
-def test_resumed_run_replaces_its_epochs_after_a_cut_off_line(run: Run) -> None:
+def test_resumed_run_replaces_its_epochs_after_a_cut_off_line(run):
     append_durably(run.path / "epochs.jsonl", epoch(1).model_dump_json())
     with (run.path / "epochs.jsonl").open("a") as file:
         file.write('{"epoch": 2, "tr')
@@ -218,13 +218,13 @@ def test_resumed_run_replaces_its_epochs_after_a_cut_off_line(run: Run) -> None:
     assert run.epochs() == [epoch(1), epoch(2)]
 
 
-def test_run_has_no_record_until_it_ends(run: Run) -> None:
+def test_run_has_no_record_until_it_ends(run):
     assert run.record() is None
     run.write_record(record())
     assert run.record() == record()
 
 
-def test_record_is_strict_json_even_with_a_number_that_is_none(run: Run) -> None:
+def test_record_is_strict_json_even_with_a_number_that_is_none(run):
     def refuse(name: str) -> None:
         raise AssertionError(f"{name} is no JSON")
 
@@ -232,7 +232,7 @@ def test_record_is_strict_json_even_with_a_number_that_is_none(run: Run) -> None
     json.loads((run.path / "record.json").read_text(), parse_constant=refuse)
 
 
-def test_record_keeps_a_reason_whose_path_is_not_utf_8_and_settings_refuse_one(run: Run) -> None:
+def test_record_keeps_a_reason_whose_path_is_not_utf_8_and_settings_refuse_one(run):
     name = os.fsdecode(b"caf\xe9.png")
     run.write_record(record(status="failed", reason=f"{name}: is not an image", metrics={"test": {name: [name]}}))
     found, escaped = run.record(), "caf\\udce9.png"
@@ -274,7 +274,7 @@ EACH_DAMAGE = pytest.mark.parametrize("content", DAMAGED_RECORDS.values(), ids=D
 
 
 @EACH_DAMAGE
-def test_damaged_record_is_refused_or_listed_by_its_file_and_the_others_are_read(store, run, content) -> None:
+def test_damaged_record_is_refused_or_listed_by_its_file_and_the_others_are_read(store, run, content):
     path = run.path / "record.json"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with store.open("good") as good:
@@ -288,7 +288,7 @@ def test_damaged_record_is_refused_or_listed_by_its_file_and_the_others_are_read
         run.record()
 
 
-def test_record_with_a_flipped_digit_or_another_number_is_refused(run: Run) -> None:
+def test_record_with_a_flipped_digit_or_another_number_is_refused(run):
     path = run.path / "record.json"
     run.write_record(record(metrics={"test": {"mse": 0.25}}))
     whole = path.read_text()
@@ -298,7 +298,7 @@ def test_record_with_a_flipped_digit_or_another_number_is_refused(run: Run) -> N
             run.record()
 
 
-def test_record_that_is_a_folder_is_listed(store: RunStore, run: Run) -> None:
+def test_record_that_is_a_folder_is_listed(store, run):
     (run.path / "record.json").mkdir()
     assert [str(run.path / "record.json") in line for line in store.scan().damaged] == [True]
 
@@ -322,7 +322,7 @@ except ConfigError as error:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="becoming another user takes root")
-def test_what_another_user_may_not_read_or_write_is_named_and_ends_nothing(tmp_path: Path) -> None:
+def test_what_another_user_may_not_read_or_write_is_named_and_ends_nothing(tmp_path):
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         Path(folder).chmod(0o755)
         store = RunStore(Path(folder))
@@ -340,7 +340,7 @@ def test_what_another_user_may_not_read_or_write_is_named_and_ends_nothing(tmp_p
 
 @pytest.mark.skipif(os.getuid() != 0, reason="becoming another user takes root")
 @pytest.mark.parametrize("kind", ["folder", "link"])
-def test_folder_of_another_user_is_no_run_of_this_one(tmp_path: Path, kind: str) -> None:
+def test_folder_of_another_user_is_no_run_of_this_one(tmp_path, kind):
     victim, run = tmp_path / "victim", tmp_path / "runs" / "run"
     victim.write_text("mine")
     run.parent.mkdir()
@@ -356,7 +356,7 @@ def test_folder_of_another_user_is_no_run_of_this_one(tmp_path: Path, kind: str)
     assert victim.read_text() == "mine"
 
 
-def test_lock_and_holder_are_not_written_through_links(store: RunStore, tmp_path: Path) -> None:
+def test_lock_and_holder_are_not_written_through_links(store, tmp_path):
     victim, run = tmp_path / "victim", store.root / "run"
     victim.write_text("mine")
     run.mkdir(parents=True)
@@ -371,13 +371,13 @@ def test_lock_and_holder_are_not_written_through_links(store: RunStore, tmp_path
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc", "a/b", "report", "", "x" * 64])
-def test_no_path_is_made_of_a_name_that_is_not_valid(store: RunStore, name: str) -> None:
+def test_no_path_is_made_of_a_name_that_is_not_valid(store, name):
     for ask in (store.record, store.epochs):
         with pytest.raises(ConfigError, match="must match"):
             ask(name)
 
 
-def test_records_of_ended_runs_come_oldest_first(store: RunStore) -> None:
+def test_records_of_ended_runs_come_oldest_first(store):
     for name, minutes in (("late", 9), ("early", 1), ("middle", 5)):
         with store.open(name) as run:
             run.write_record(record(name, minutes))
@@ -386,7 +386,7 @@ def test_records_of_ended_runs_come_oldest_first(store: RunStore) -> None:
     assert [one.name for one in store.scan().records] == ["early", "middle", "late"]
 
 
-def test_run_in_a_renamed_or_copied_folder_has_the_name_of_that(store: RunStore, run: Run) -> None:
+def test_run_in_a_renamed_or_copied_folder_has_the_name_of_that(store, run):
     run.write_record(record())
     shutil.copytree(run.path, run.path.with_name("copy"))
     shutil.copytree(run.path, run.path.with_name("copy 2"))
