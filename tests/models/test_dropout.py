@@ -26,12 +26,12 @@ def drawn(windows: int = 2000, units: int = 48, layer: int = 0, **key: float) ->
 
 
 @pytest.mark.parametrize("units", [1, 7, 48])
-def test_mask_of_a_window_does_not_depend_on_its_batch(units: int) -> None:
+def test_mask_of_a_window_does_not_depend_on_its_batch(units):
     whole, chosen = drawn(units=units), torch.tensor([1999, 3, 3, 700])
     np.testing.assert_array_equal(masks().of(0, chosen, units), whole[chosen])
 
 
-def test_mask_of_a_window_is_that_of_a_fresh_process_at_that_epoch() -> None:
+def test_mask_of_a_window_is_that_of_a_fresh_process_at_that_epoch():
     made = masks(epoch=1)
     made.of(0, torch.arange(9), 5)
     made.start(4)
@@ -39,14 +39,14 @@ def test_mask_of_a_window_is_that_of_a_fresh_process_at_that_epoch() -> None:
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
-def test_share_dropped_is_the_rate_and_the_mean_stays(rate: float) -> None:
+def test_share_dropped_is_the_rate_and_the_mean_stays(rate):
     found = drawn(rate=rate)
     assert set(np.unique(found)) == {0.0, 1 / (1 - rate)}
     # 96,000 values: five standard errors.
     assert abs((found == 0).mean() - rate) < 5 * np.sqrt(rate * (1 - rate) / found.size)
 
 
-def test_units_of_a_layer_and_neighbouring_windows_are_independent() -> None:
+def test_units_of_a_layer_and_neighbouring_windows_are_independent():
     found = drawn() - 1
     between_units = np.corrcoef(found.T) - np.eye(48)
     between_windows = np.mean([np.corrcoef(found[:-lag].ravel(), found[lag:].ravel())[0, 1] for lag in (1, 2, 5)])
@@ -55,12 +55,12 @@ def test_units_of_a_layer_and_neighbouring_windows_are_independent() -> None:
 
 
 @pytest.mark.parametrize("change", [{"seed": 1}, {"epoch": 2}, {"layer": 1}])
-def test_another_seed_epoch_or_layer_has_unrelated_masks(change: dict[str, int]) -> None:
+def test_another_seed_epoch_or_layer_has_unrelated_masks(change):
     first, second = drawn().ravel(), drawn(**change).ravel()
     assert abs(np.corrcoef(first, second)[0, 1]) < 5 / np.sqrt(first.size)
 
 
-def test_layer_wider_than_the_tape_gets_its_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layer_wider_than_the_tape_gets_its_masks(monkeypatch):
     monkeypatch.setattr(dropout, "TAPE", 64)
     found = drawn(100, 200)
     assert found.shape == (100, 200)
@@ -68,7 +68,7 @@ def test_layer_wider_than_the_tape_gets_its_masks(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("kind", ["mlp", "lstm", "transformer"])
-def test_every_random_number_of_a_model_comes_from_its_source(kind: str) -> None:
+def test_every_random_number_of_a_model_comes_from_its_source(kind):
     shape = SimpleNamespace(window=5, features=3, outputs=1, row=(3,), naive_output=0.0)
     model = catalog.build(ModelConfig(kind=kind, hidden=8, dropout=0.5), shape).double()
     torch.nn.init.normal_(model.head.weight)

@@ -102,7 +102,7 @@ def digests(folder: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
 
 
-def test_saved_folder_is_one_that_transformers_loads_with_equal_scores(base: Path) -> None:
+def test_saved_folder_is_one_that_transformers_loads_with_equal_scores(base):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     found = AutoModelForCausalLM.from_pretrained(base / "model", local_files_only=True)
@@ -115,9 +115,7 @@ def test_saved_folder_is_one_that_transformers_loads_with_equal_scores(base: Pat
     predictor.check()
 
 
-def test_fine_tuned_model_knows_another_text_better_than_its_base_and_than_one_from_nothing(
-    base: Path, tmp_path: Path
-) -> None:
+def test_fine_tuned_model_knows_another_text_better_than_its_base_and_than_one_from_nothing(base, tmp_path):
     tuned = trained(tmp_path, "tuned", base / "model", source="stdlib")
     fresh = trained(tmp_path, "fresh", base.parent / "llama", source="stdlib", text={"tokenizer": str(base / "model")})
     assert tuned.untrained_loss is not None
@@ -128,7 +126,7 @@ def test_fine_tuned_model_knows_another_text_better_than_its_base_and_than_one_f
     assert tuned.metrics["test"]["bits_per_byte"] < fresh.metrics["test"]["bits_per_byte"]
 
 
-def test_adapter_is_small_leaves_its_base_as_it_is_and_loads_in_peft(base: Path, tmp_path: Path) -> None:
+def test_adapter_is_small_leaves_its_base_as_it_is_and_loads_in_peft(base, tmp_path):
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
@@ -151,7 +149,7 @@ def test_adapter_is_small_leaves_its_base_as_it_is_and_loads_in_peft(base: Path,
         torch.testing.assert_close(net(ids).logits, Predictor(tmp_path / "adapted").model(ids))
 
 
-def test_resumed_adapter_ends_in_the_same_bits(base: Path, tmp_path: Path) -> None:
+def test_resumed_adapter_ends_in_the_same_bits(base, tmp_path):
     def adapted(name: str) -> None:
         settings = {"max_steps": 0, "checkpoint_steps": 5, "keep": "all", "text": {"max_bytes": 12_000}}
         trained(tmp_path, name, base / "model", model={"adapter_rank": 2}, **settings)
@@ -171,7 +169,7 @@ def test_resumed_adapter_ends_in_the_same_bits(base: Path, tmp_path: Path) -> No
     assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
 
 
-def test_tied_weights_are_kept_and_read(tmp_path: Path) -> None:
+def test_tied_weights_are_kept_and_read(tmp_path):
     (tmp_path / "tied").mkdir()
     (tmp_path / "tied" / "config.json").write_text(json.dumps(LLAMA | {"tie_word_embeddings": True}))
     record = trained(tmp_path, "run", tmp_path / "tied", text={"tokenizer": "bpe", "vocabulary": 400})
@@ -179,14 +177,14 @@ def test_tied_weights_are_kept_and_read(tmp_path: Path) -> None:
     Predictor(tmp_path / "run").check()
 
 
-def test_unknown_layer_for_an_adapter_is_named_with_those_there_are(base: Path, tmp_path: Path) -> None:
+def test_unknown_layer_for_an_adapter_is_named_with_those_there_are(base, tmp_path):
     from sp500.errors import ConfigError
 
     with pytest.raises(ConfigError, match=r"model.adapter_targets c_attn: .* it has .*q_proj.*v_proj"):
         trained(tmp_path, "run", base / "model", model={"adapter_rank": 2, "adapter_targets": ["c_attn"]})
 
 
-def test_model_is_trained_and_adapted_in_a_process_without_a_network(tmp_path: Path) -> None:
+def test_model_is_trained_and_adapted_in_a_process_without_a_network(tmp_path):
     (tmp_path / "llama").mkdir()
     (tmp_path / "llama" / "config.json").write_text(json.dumps(LLAMA))
     words, variables = without_network()
@@ -219,9 +217,7 @@ CODE = "open({mark!r}, 'w')\nfrom transformers import LlamaConfig, LlamaForCausa
 
 
 @pytest.mark.parametrize("part", ["AutoConfig", "AutoModelForCausalLM", "AutoTokenizer"])
-def test_python_in_the_folder_of_a_model_does_not_run_whatever_is_answered(
-    part: str, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_python_in_the_folder_of_a_model_does_not_run_whatever_is_answered(part, base, tmp_path, monkeypatch):
     mark, folder = tmp_path / "mark", tmp_path / "model"
     shutil.copytree(base / "model", folder)
     (folder / "theirs.py").write_text(CODE.format(mark=str(mark)))
@@ -247,16 +243,14 @@ def test_python_in_the_folder_of_a_model_does_not_run_whatever_is_answered(
         (["consolidated.safetensors"], "has consolidated.safetensors, and no model.safetensors"),
     ],
 )
-def test_weights_that_transformers_would_not_read_or_read_from_a_pickle_are_refused(
-    files: list[str], said: str, tmp_path: Path
-) -> None:
+def test_weights_that_transformers_would_not_read_or_read_from_a_pickle_are_refused(files, said, tmp_path):
     for name in files:
         (tmp_path / name).touch()
     with pytest.raises(ConfigError, match=said):
         hf.has_weights(tmp_path)
 
 
-def test_weights_of_fewer_layers_than_the_config_has_are_refused(base: Path, tmp_path: Path) -> None:
+def test_weights_of_fewer_layers_than_the_config_has_are_refused(base, tmp_path):
     folder = Path(shutil.copytree(base / "model", tmp_path / "partial"))
     settings = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(settings | {"num_hidden_layers": 3}))
@@ -275,21 +269,21 @@ def test_weights_of_fewer_layers_than_the_config_has_are_refused(base: Path, tmp
         {"model_type": "t5"},
     ],
 )
-def test_config_of_another_kind_of_model_is_refused(settings: dict[str, object], tmp_path: Path) -> None:
+def test_config_of_another_kind_of_model_is_refused(settings, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(settings))
     with pytest.raises(ConfigError, match=r"model\.path .*: (\w+ is not a model of text alone|cannot be loaded)"):
         hf.build(SHAPE, path=str(tmp_path), adapter_rank=0, adapter_targets=())
 
 
 @pytest.mark.parametrize("names", [["model.safetensors"], ["model-00001-of-00002.safetensors", "pytorch_model.bin"]])
-def test_weights_in_safetensors_are_found(names: list[str], tmp_path: Path) -> None:
+def test_weights_in_safetensors_are_found(names, tmp_path):
     assert not hf.has_weights(tmp_path)
     for name in names:
         (tmp_path / name).touch()
     assert hf.has_weights(tmp_path)
 
 
-def test_a_model_without_a_base_keeps_all_its_weights() -> None:
+def test_a_model_without_a_base_keeps_all_its_weights():
     config = RunConfig()
     task = catalog.task(config)
     model = task.model(config, task.prepare(config))

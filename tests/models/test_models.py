@@ -35,7 +35,7 @@ def build(kind: str, *, window: int = 5, features: int = 3, outputs: int = 2, **
 
 
 @pytest.mark.parametrize("kind", NETWORKS)
-def test_each_kind_names_what_makes_its_network(kind: str) -> None:
+def test_each_kind_names_what_makes_its_network(kind):
     of = kinds.models()[kind]
     parameters = inspect.signature(resolve_name(of.network)).parameters
     assert set(parameters) == {"shape", *of.model_fields} - {"kind"}
@@ -43,18 +43,18 @@ def test_each_kind_names_what_makes_its_network(kind: str) -> None:
 
 
 @KINDS
-def test_untrained_model_makes_the_naive_forecast(kind: str) -> None:
+def test_untrained_model_makes_the_naive_forecast(kind):
     model = catalog.build(ModelConfig(kind=kind), shape())
     assert not model(torch.randn(7, 5, 3)).any()
 
 
 @pytest.mark.parametrize("kind", ["mlp", "lstm", "transformer"])
-def test_model_larger_than_the_memory_is_refused_before_it_is_allocated(kind: str) -> None:
-    with pytest.raises(MemoryError, match=r"training needs at least .* GiB for weights"):
+def test_model_larger_than_the_memory_is_refused_before_it_is_allocated(kind):
+    with pytest.raises(MemoryError, match=r"at least .* GiB"):
         catalog.build(ModelConfig(kind=kind, hidden=1_000_000), shape())
 
 
-def test_model_that_workers_split_has_to_fit_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_that_workers_split_has_to_fit_once(monkeypatch):
     config, copies = ModelConfig(hidden=64), catalog.least_copies(TrainConfig(parallel="fsdp"))
     once = sum(weights.nbytes for weights in catalog.build(config, shape()).parameters())
     monkeypatch.setattr(catalog, "total_bytes", lambda: once)
@@ -69,20 +69,18 @@ def test_model_that_workers_split_has_to_fit_once(monkeypatch: pytest.MonkeyPatc
 @KINDS
 @pytest.mark.parametrize("batch", [1, 7])
 @pytest.mark.parametrize(("window", "features", "outputs"), [(1, 1, 1), (5, 3, 2), (30, 9, 4)])
-def test_model_gives_its_outputs_for_each_window(
-    kind: str, batch: int, window: int, features: int, outputs: int
-) -> None:
+def test_model_gives_its_outputs_for_each_window(kind, batch, window, features, outputs):
     model = build(kind, window=window, features=features, outputs=outputs)
     assert model(torch.zeros(batch, window, features)).shape == (batch, outputs)
 
 
 @KINDS
-def test_model_takes_float64(kind: str) -> None:
+def test_model_takes_float64(kind):
     assert build(kind).double()(torch.zeros(2, 5, 3, dtype=torch.float64)).dtype == torch.float64
 
 
 @KINDS
-def test_forecast_of_a_window_does_not_depend_on_its_neighbours(kind: str) -> None:
+def test_forecast_of_a_window_does_not_depend_on_its_neighbours(kind):
     model, x = build(kind).double().eval(), torch.randn(6, 5, 3, dtype=torch.float64)
     changed = x.clone()
     changed[3:] = 100.0
@@ -90,20 +88,20 @@ def test_forecast_of_a_window_does_not_depend_on_its_neighbours(kind: str) -> No
 
 
 @KINDS
-def test_every_day_and_feature_of_the_window_matters(kind: str) -> None:
+def test_every_day_and_feature_of_the_window_matters(kind):
     model, x = build(kind).eval(), torch.randn(4, 5, 3, requires_grad=True)
     model(x).sum().backward()
     assert (x.grad.abs().sum(dim=0) > 0).all()
 
 
 @KINDS
-def test_order_of_days_matters(kind: str) -> None:
+def test_order_of_days_matters(kind):
     model, x = build(kind).eval(), torch.randn(4, 5, 3)
     assert not torch.allclose(model(x), model(x.flip(1)), atol=1e-5)
 
 
 @KINDS
-def test_every_weight_gets_a_gradient(kind: str) -> None:
+def test_every_weight_gets_a_gradient(kind):
     model = build(kind).train()
     model(torch.randn(16, 5, 3)).pow(2).sum().backward()
     silent = [name for name, weight in model.named_parameters() if weight.grad is None or not weight.grad.any()]
@@ -112,7 +110,7 @@ def test_every_weight_gets_a_gradient(kind: str) -> None:
 
 
 @KINDS
-def test_model_can_learn_a_handful_of_windows_by_heart(kind: str) -> None:
+def test_model_can_learn_a_handful_of_windows_by_heart(kind):
     model = build(kind, outputs=1, **({} if kind == "linear" else {"dropout": 0.0, "hidden": 16}))
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(8, 5, 3, generator=generator), torch.randn(8, 1, generator=generator)
@@ -126,7 +124,7 @@ def test_model_can_learn_a_handful_of_windows_by_heart(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["mlp", "lstm", "transformer"])
-def test_dropout_drops_in_training_alone(kind: str) -> None:
+def test_dropout_drops_in_training_alone(kind):
     model, x = build(kind, dropout=0.5), torch.randn(4, 5, 3)
     model.train()
     assert not torch.equal(model(x), model(x))
@@ -136,7 +134,7 @@ def test_dropout_drops_in_training_alone(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["mlp", "lstm", "transformer"])
 @pytest.mark.parametrize("key", ["hidden", "layers"])
-def test_larger_setting_makes_a_larger_model(kind: str, key: str) -> None:
+def test_larger_setting_makes_a_larger_model(kind, key):
     def size(**keys: int) -> int:
         return sum(weight.numel() for weight in build(kind, **keys).parameters())
 
@@ -144,12 +142,12 @@ def test_larger_setting_makes_a_larger_model(kind: str, key: str) -> None:
 
 
 @KINDS
-def test_same_seed_makes_the_same_weights(kind: str) -> None:
+def test_same_seed_makes_the_same_weights(kind):
     first, second = build(kind).state_dict(), build(kind).state_dict()
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_linear_model_is_one_weight_per_day_and_feature() -> None:
+def test_linear_model_is_one_weight_per_day_and_feature():
     model, x = build("linear", outputs=1), torch.randn(4, 5, 3)
     weights = model.head.weight.detach().numpy().reshape(5, 3)
     expected = [(window * weights).sum() + model.head.bias.item() for window in x.numpy()]
@@ -157,6 +155,6 @@ def test_linear_model_is_one_weight_per_day_and_feature() -> None:
 
 
 @KINDS
-def test_windows_of_another_shape_are_refused(kind: str) -> None:
+def test_windows_of_another_shape_are_refused(kind):
     with pytest.raises(TypeCheckError):
         build(kind)(torch.zeros(4, 5))

