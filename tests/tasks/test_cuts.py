@@ -270,7 +270,7 @@ def note(task: Synthetic, config: RunConfig, cost: ModelCost | None = None, *, g
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_sentence_says_what_the_numbers_depend_on(case: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_sentence_says_what_the_numbers_depend_on(case, caplog):
     kind, make, expected = CASES[case]
     config = settings()
     seed()
@@ -293,13 +293,13 @@ def draws() -> list[float]:
 
 
 @pytest.mark.parametrize("kind", ["mlp", "lstm", "transformer"])
-def test_built_in_models_give_the_same_numbers(kind: str) -> None:
+def test_built_in_models_give_the_same_numbers(kind):
     config = RunConfig.model_validate({"task": "returns", "model": {"kind": kind, "dropout": 0.2}, "num_workers": 3})
     task = catalog.task(config)
     assert try_cuts(task, task.prepare(config), config, None, gpu=False).card["notes"][-1] == SAME
 
 
-def test_only_cut_batches_of_small_models_are_tried_and_gpus_share_statistics() -> None:
+def test_only_cut_batches_of_small_models_are_tried_and_gpus_share_statistics():
     make = net(nn.BatchNorm1d(6), LINEAR)
     cut = {"train": {"micro_batch": 4}, "num_workers": 0}
     for config, gpu, expected in (
@@ -318,19 +318,17 @@ def test_only_cut_batches_of_small_models_are_tried_and_gpus_share_statistics() 
 @pytest.mark.parametrize(
     ("workers", "micro_batch", "expected"), [(2, 0, SAME), (0, 4, DEPENDS.format("layer layers.0"))]
 )
-def test_state_that_each_pass_moves_on_depends_on_micro_batches_only(
-    workers: int, micro_batch: int, expected: str
-) -> None:
+def test_state_that_each_pass_moves_on_depends_on_micro_batches_only(workers, micro_batch, expected):
     config = settings(num_workers=workers, train={"micro_batch": micro_batch})
     make = net(nn.utils.parametrizations.spectral_norm(nn.Linear(6, 4), n_power_iterations=1))
     assert note(Own(config, make=make), config) == [expected]
 
 
-def test_collate_that_sees_the_batch_is_named() -> None:
+def test_collate_that_sees_the_batch_is_named():
     assert note(Own(settings(), collate=centre), settings()) == [DEPENDS.format("collate")]
 
 
-def test_model_of_the_user_stays_as_it_is() -> None:
+def test_model_of_the_user_stays_as_it_is():
     model = Net(Dropout(0.5), nn.Dropout(0.5), nn.BatchNorm1d(6), ZEROS)
     before = deepcopy(model.state_dict())
     assert note(Own(settings(), make=lambda: model), settings()) == [DEPENDS.format("layer layers.2")]

@@ -108,19 +108,19 @@ def prepare(task: str, **named: Any) -> tuple[Any, Dataset]:
 # One thing replaced, the rest kept.
 
 
-def test_honest_column_of_the_file_is_learned_and_found_useless_where_it_is(here: Path) -> None:
+def test_honest_column_of_the_file_is_learned_and_found_useless_where_it_is(here):
     told, untold = (train(data={"features": ("log_return", name)}).metrics["test"] for name in ("news", "mood"))
     assert told["improvement"]["low"] > 0.1
     assert not untold["improvement"]["value"] or untold["improvement"]["low"] <= 0
 
 
-def test_columns_named_in_a_class_are_those_of_the_flag(here: Path) -> None:
+def test_columns_named_in_a_class_are_those_of_the_flag(here):
     by_class, by_flag = train("own.py:Named"), train(data={"features": ("log_return", "news")})
     assert by_class.metrics == by_flag.metrics
     assert by_class.data["features"] == ["log_return", "news"]
 
 
-def test_own_target_is_what_windows_and_verdict_are_of(here: Path) -> None:
+def test_own_target_is_what_windows_and_verdict_are_of(here):
     task, dataset = prepare("own.py:Calm", data={"horizon": 5})
     table = price_files.make_table().pivot(index="date", columns="ticker", values="close")
     moves = np.log(table).diff()
@@ -143,7 +143,7 @@ def test_own_target_is_what_windows_and_verdict_are_of(here: Path) -> None:
     assert not {"sharpe", "buy_and_hold", "growth"} & verdict["test"].keys()
 
 
-def test_own_task_walks_forward_and_answers_again(here: Path) -> None:
+def test_own_task_walks_forward_and_answers_again(here):
     record = sp500.walk_forward(
         runs_dir="runs", name="wf", folds=2, test_days=60, **settings("own.py:Calm", data={"horizon": 5})
     )
@@ -159,9 +159,7 @@ def test_own_task_walks_forward_and_answers_again(here: Path) -> None:
         ("own.py:Broken", {}, r"own\.py:\d+: NameError: name 'nothing'"),
     ],
 )
-def test_own_task_with_a_mistake_is_refused_before_training(
-    here: Path, task: str, data: dict[str, Any], message: str
-) -> None:
+def test_own_task_with_a_mistake_is_refused_before_training(here, task, data, message):
     with pytest.raises(DataError, match=message):
         prepare(task, data=data)
 
@@ -173,14 +171,12 @@ def test_own_task_with_a_mistake_is_refused_before_training(
         ("own.py:Text", {}, r"features is the text 'news'; write \('news',\)"),
     ],
 )
-def test_features_given_twice_or_as_a_text_are_refused(
-    here: Path, task: str, data: dict[str, Any], message: str
-) -> None:
+def test_features_given_twice_or_as_a_text_are_refused(here, task, data, message):
     with pytest.raises(ConfigError, match=message):
         prepare(task, data=data)
 
 
-def test_column_that_is_the_target_is_a_note(here: Path) -> None:
+def test_column_that_is_the_target_is_a_note(here):
     table = price_files.make_table()
     ahead = np.log(table["close"]).groupby(table["ticker"]).transform(lambda log: log.shift(-1) - log)
     price_files.write(here / "quant.csv", table.assign(news=ahead.fillna(0.0)))
@@ -189,9 +185,7 @@ def test_column_that_is_the_target_is_a_note(here: Path) -> None:
     assert not [note for note in dataset.card["notes"] if "mood" in note]
 
 
-def test_example_of_the_page_finds_that_volatility_is_persistent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_example_of_the_page_finds_that_volatility_is_persistent(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     your_own.write(tmp_path)
     assert len(Path("volatility.py").read_text().splitlines()) <= 25
@@ -211,9 +205,7 @@ def test_example_of_the_page_finds_that_volatility_is_persistent(
         ("low.py:Low", {"features": ("log_return", "sentiment")}, 0.0),
     ],
 )
-def test_blocks_at_the_top_of_the_page_learn_what_the_column_says(
-    here: Path, task: str, data: dict[str, Any], low: float
-) -> None:
+def test_blocks_at_the_top_of_the_page_learn_what_the_column_says(here, task, data, low):
     your_own.write(here)
     table = price_files.make_table().rename(columns={"news": "sentiment"})
     price_files.write(here / "quant.csv", table)
@@ -239,7 +231,7 @@ def own_loss(name: str, quantile: float, error: float, bend: float) -> float:
 
 
 @pytest.mark.parametrize("name", ["mse", "mae", "huber", "quantile"])
-def test_losses_are_their_formulas(name: str) -> None:
+def test_losses_are_their_formulas(name):
     generator = np.random.default_rng(3)
     config = RunConfig(train={"loss": name, **({"quantile": 0.8} if name == "quantile" else {})}).train
     scale, (forecast, target) = 0.3, generator.standard_normal((2, 200)) * 0.4
@@ -251,7 +243,7 @@ def test_losses_are_their_formulas(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "quantile"), [("mae", 0.5), ("huber", 0.5), ("quantile", 0.9)])
-def test_verdict_is_by_the_loss_against_the_best_constant(here: Path, name: str, quantile: float) -> None:
+def test_verdict_is_by_the_loss_against_the_best_constant(here, name, quantile):
     task, dataset = prepare("returns", loss=name, **({"quantile": quantile} if name == "quantile" else {}))
     generator = np.random.default_rng(1)
     outputs = {part: generator.standard_normal((len(getattr(dataset, part)), 1)) for part in ("valid", "test")}
@@ -282,7 +274,7 @@ def test_verdict_is_by_the_loss_against_the_best_constant(here: Path, name: str,
         assert verdict["test"]["coverage"] == np.mean(target <= outputs["test"][:, 0] * scale)
 
 
-def test_quantile_of_a_linear_model_is_that_of_scikit_learn(here: Path) -> None:
+def test_quantile_of_a_linear_model_is_that_of_scikit_learn(here):
     data = {"features": ("log_return", "news"), "window": 1, "valid_from_train": 0.1}
     record = train(data=data, loss="quantile", quantile=0.9, epochs=60, early_stop_patience=0, dtype="float64")
     dataset = pipeline.prepare(RunConfig.model_validate(settings(data=data)).data, direction=False).dataset("float64")
@@ -301,7 +293,7 @@ def test_quantile_of_a_linear_model_is_that_of_scikit_learn(here: Path) -> None:
     assert record.metrics["test"]["improvement"]["low"] > 0
 
 
-def test_tenth_percentile_covers_a_tenth_and_beats_the_empirical_quantile(here: Path) -> None:
+def test_tenth_percentile_covers_a_tenth_and_beats_the_empirical_quantile(here):
     price_files.write(here / "quant.csv", price_files.make_table(4900, "2000-01-03"))
     data = {"features": ("log_return", "news"), "window": 1}
     record = train(data=data, loss="quantile", quantile=0.1, epochs=40, early_stop_patience=0)
@@ -316,7 +308,7 @@ def test_tenth_percentile_covers_a_tenth_and_beats_the_empirical_quantile(here: 
     assert record.metrics["test"]["pinball"] == pytest.approx(0.008 * stats.norm.pdf(stats.norm.ppf(0.1)), rel=0.06)
 
 
-def test_loss_alone_overridden_has_the_verdict_of_the_same_loss_by_name(here: Path) -> None:
+def test_loss_alone_overridden_has_the_verdict_of_the_same_loss_by_name(here):
     data = {"features": ("log_return", "news")}
     named = train(data=data, loss="quantile", quantile=0.9, dtype="float64").metrics
     own = train("own.py:Pinball", dtype="float64").metrics
@@ -329,12 +321,12 @@ def test_loss_alone_overridden_has_the_verdict_of_the_same_loss_by_name(here: Pa
     assert "sharpe" not in own["test"]
 
 
-def test_loss_that_gives_no_share_is_refused(here: Path) -> None:
-    with pytest.raises(DataError, match="write a loss that is never negative"):
+def test_loss_that_gives_no_share_is_refused(here):
+    with pytest.raises(DataError, match="never negative"):
         prepare("own.py:Negative")
 
 
-def test_constant_of_a_loss_with_two_minima_is_the_lower_one() -> None:
+def test_constant_of_a_loss_with_two_minima_is_the_lower_one():
     targets = np.concatenate([np.full(60, -1.0), np.full(100, 2.0)])
 
     def clipped(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -344,32 +336,32 @@ def test_constant_of_a_loss_with_two_minima_is_the_lower_one() -> None:
 
 
 @pytest.mark.parametrize("task", ["direction", "images", "language", "synthetic"])
-def test_loss_by_name_is_refused_for_a_task_that_is_no_regression_of_prices(task: str) -> None:
+def test_loss_by_name_is_refused_for_a_task_that_is_no_regression_of_prices(task):
     with pytest.raises(ValueError, match=rf"train\.loss mae is not used by task {task}"):
         RunConfig(task=task, train={"loss": "mae"})
 
 
-def test_loss_by_name_is_refused_for_a_task_with_a_loss_of_its_own(here: Path) -> None:
+def test_loss_by_name_is_refused_for_a_task_with_a_loss_of_its_own(here):
     with pytest.raises(ConfigError, match=r"train\.loss mae is not used by own\.py: class Pinball has a loss"):
         RunConfig.model_validate(settings("own.py:Pinball", loss="mae")).check_own()
     with pytest.raises(ConfigError, match=r"train\.loss mae is not used by own\.py: class Pinball has a loss"):
         prepare("own.py:Pinball", loss="mae")
 
 
-def test_quantile_without_its_loss_is_refused() -> None:
+def test_quantile_without_its_loss_is_refused():
     with pytest.raises(ValueError, match=r"train\.quantile is not used by train\.loss mse"):
         RunConfig(train={"quantile": 0.9})
 
 
 @pytest.mark.parametrize("axis", ["train.loss: [mse, mae]", "train.quantile: [0.1, 0.9]", "task: [returns, direction]"])
-def test_search_ranks_no_losses_of_different_kinds(here: Path, axis: str) -> None:
+def test_search_ranks_no_losses_of_different_kinds(here, axis):
     Path("space.yaml").write_text(axis)
     quantile = {"loss": "quantile", "quantile": 0.3} if "quantile" in axis else {}
-    with pytest.raises(ConfigError, match=r"decides what a validation loss is"):
+    with pytest.raises(ConfigError, match=r"validation loss"):
         sp500.search(runs_dir="runs", name="s", space="space.yaml", mode="sequential", **settings(**quantile))
 
 
-def test_search_by_another_loss_ends_with_its_verdict(here: Path) -> None:
+def test_search_by_another_loss_ends_with_its_verdict(here):
     Path("space.yaml").write_text("model.kind: [linear, mlp]\ndata.features: [[news], [log_return, news]]")
     record = sp500.search(
         runs_dir="runs", name="s", space="space.yaml", mode="packed", **settings(loss="mae", epochs=2)
@@ -378,7 +370,7 @@ def test_search_by_another_loss_ends_with_its_verdict(here: Path) -> None:
     assert record.metrics["test"]["improvement"]["metric"] == "mae"
 
 
-def test_loss_counts_in_the_fingerprint_and_in_packs_where_it_is_not_the_default() -> None:
+def test_loss_counts_in_the_fingerprint_and_in_packs_where_it_is_not_the_default():
     plain = RunConfig(model={"kind": "mlp"})
     others = [RunConfig(model={"kind": "mlp"}, train={"loss": name}) for name in ("mae", "huber", "quantile")]
     assert RunConfig(model={"kind": "mlp"}, train={"loss": "mse"}).fingerprint == plain.fingerprint
@@ -387,7 +379,7 @@ def test_loss_counts_in_the_fingerprint_and_in_packs_where_it_is_not_the_default
     assert not any(map(can_pack, others))
 
 
-def test_built_in_tasks_go_through_the_same_hooks() -> None:
+def test_built_in_tasks_go_through_the_same_hooks():
     assert issubclass(Returns, sp500.PriceTask)
     hooks = Returns(RunConfig()).hooks(RunConfig())
     assert (hooks.names, hooks.features, hooks.target, hooks.constant) == ((), None, None, None)

@@ -91,7 +91,7 @@ def loss_of(config: RunConfig, output: np.ndarray, target: np.ndarray) -> float:
     return catalog.task(config).loss(torch.from_numpy(output)[:, None], torch.from_numpy(target)).item()
 
 
-def test_loss_is_the_sum_of_squared_errors_or_of_cross_entropies() -> None:
+def test_loss_is_the_sum_of_squared_errors_or_of_cross_entropies():
     output, target = noise(9), noise(10)[:9]
     assert loss_of(RETURNS, output, target) == pytest.approx(9 * sk.mean_squared_error(target, output))
     ups = (target > 0).astype(float)
@@ -100,7 +100,7 @@ def test_loss_is_the_sum_of_squared_errors_or_of_cross_entropies() -> None:
 
 @BOTH
 @pytest.mark.parametrize("cut", [1, 4, 8])
-def test_losses_of_parts_add_up_to_that_of_the_batch(config: RunConfig, cut: int) -> None:
+def test_losses_of_parts_add_up_to_that_of_the_batch(config, cut):
     output, target = noise(9), (noise(10)[:9] > 0).astype(float)
     parts = loss_of(config, output[:cut], target[:cut]) + loss_of(config, output[cut:], target[cut:])
     assert parts == pytest.approx(loss_of(config, output, target), rel=1e-12)
@@ -109,7 +109,7 @@ def test_losses_of_parts_add_up_to_that_of_the_batch(config: RunConfig, cut: int
 # Returns.
 
 
-def test_forecast_in_standard_deviations_is_judged_as_a_return(close: pd.DataFrame, returns: Dataset) -> None:
+def test_forecast_in_standard_deviations_is_judged_as_a_return(close, returns):
     made = outputs(returns, noise)
     found = catalog.task(RETURNS).judge(made, returns)["test"]
     forecast, truth = made["test"][:, 0] * returns.target_scale, ahead(close, returns)
@@ -118,7 +118,7 @@ def test_forecast_in_standard_deviations_is_judged_as_a_return(close: pd.DataFra
     assert found["samples"] == len(returns.test)
 
 
-def test_perfect_forecast_is_judged_perfect(returns: Dataset) -> None:
+def test_perfect_forecast_is_judged_perfect(returns):
     perfect = {name: getattr(returns, name).targets[:, None] for name in ("valid", "test")}
     found = catalog.task(RETURNS).judge(perfect, returns)
     for part in ("valid", "test"):
@@ -128,7 +128,7 @@ def test_perfect_forecast_is_judged_perfect(returns: Dataset) -> None:
     assert found["test"]["improvement"]["value"] == pytest.approx(1)
 
 
-def test_naive_forecasts_of_returns_are_zero_mean_and_previous(close: pd.DataFrame, returns: Dataset) -> None:
+def test_naive_forecasts_of_returns_are_zero_mean_and_previous(close, returns):
     naive = catalog.task(RETURNS).judge(outputs(returns, noise), returns)["naive"]
     truth, mean = ahead(close, returns), returns.train.targets.mean() * returns.target_scale
     expected = {
@@ -139,7 +139,7 @@ def test_naive_forecasts_of_returns_are_zero_mean_and_previous(close: pd.DataFra
     assert {name: scores["mse"] for name, scores in naive.items()} == pytest.approx(expected)
 
 
-def test_training_mean_is_that_of_training_days(close: pd.DataFrame, returns: Dataset) -> None:
+def test_training_mean_is_that_of_training_days(close, returns):
     last = pd.Timestamp(returns.card["splits"]["train"][1])
     log = np.log(close)
     # 50 days for the features and 10 for the window, of which one is shared.
@@ -148,7 +148,7 @@ def test_training_mean_is_that_of_training_days(close: pd.DataFrame, returns: Da
     assert returns.naive_output * returns.target_scale == pytest.approx(days.to_numpy().mean())
 
 
-def test_improvement_is_over_the_best_naive_forecast(returns: Dataset) -> None:
+def test_improvement_is_over_the_best_naive_forecast(returns):
     found = catalog.task(RETURNS).judge(outputs(returns, noise), returns)
     errors = {name: scores["mse"] for name, scores in found["naive"].items()}
     improvement = found["test"]["improvement"]
@@ -164,7 +164,7 @@ def ratios_by_hand(held: pd.DataFrame) -> float:
     return float(np.mean([one.mean() / one.std() for one in phases]) * np.sqrt(252 / HORIZON))
 
 
-def test_trading_of_returns_follows_the_sign_of_the_forecast(close: pd.DataFrame, returns: Dataset) -> None:
+def test_trading_of_returns_follows_the_sign_of_the_forecast(close, returns):
     made = outputs(returns, noise)
     found = catalog.task(RETURNS).judge(made, returns)["test"]
     held = returns.test.index.assign(position=np.sign(made["test"][:, 0]), gain=np.expm1(ahead(close, returns)))
@@ -174,7 +174,7 @@ def test_trading_of_returns_follows_the_sign_of_the_forecast(close: pd.DataFrame
 
 
 @BOTH
-def test_buy_and_hold_of_the_same_windows_is_part_of_both_splits(close: pd.DataFrame, config: RunConfig) -> None:
+def test_buy_and_hold_of_the_same_windows_is_part_of_both_splits(close, config):
     dataset = dataset_of(close, config)
     found = catalog.task(config).judge(outputs(dataset, noise), dataset)
     held = dataset.test.index.assign(position=1.0, gain=np.expm1(ahead(close, dataset)))
@@ -184,7 +184,7 @@ def test_buy_and_hold_of_the_same_windows_is_part_of_both_splits(close: pd.DataF
     assert low < found["test"]["buy_and_hold"]["sharpe"] < high
 
 
-def test_forecast_that_is_always_long_earns_nothing_in_excess_of_buy_and_hold(returns: Dataset) -> None:
+def test_forecast_that_is_always_long_earns_nothing_in_excess_of_buy_and_hold(returns):
     found = catalog.task(RETURNS).judge(outputs(returns, np.ones), returns)
     assert (found["test"]["excess"]["days_apart"], found["test"]["excess"]["sharpe"]) == (0, None)
     assert found["test"]["sharpe"] == found["test"]["buy_and_hold"]["sharpe"]
@@ -193,7 +193,7 @@ def test_forecast_that_is_always_long_earns_nothing_in_excess_of_buy_and_hold(re
     assert 0 < found["naive"]["mean"]["directional_accuracy"] < 1
 
 
-def test_many_tickers_are_ranked_per_date(bundled_stocks: Prices) -> None:
+def test_many_tickers_are_ranked_per_date(bundled_stocks):
     many = dataset_of(bundled_stocks.close.loc["2016":"2020"].iloc[:, :6], RETURNS)
     made = outputs(many, noise)
     found = catalog.task(RETURNS).judge(made, many)
@@ -203,7 +203,7 @@ def test_many_tickers_are_ranked_per_date(bundled_stocks: Prices) -> None:
     assert "daily_ic" not in found["naive"]["mean"]  # the same forecast for every ticker ranks none
 
 
-def test_probabilities_are_scored_and_compared_with_the_share_of_ups(close: pd.DataFrame, direction: Dataset) -> None:
+def test_probabilities_are_scored_and_compared_with_the_share_of_ups(close, direction):
     made = outputs(direction, noise)
     found = catalog.task(DIRECTION).judge(made, direction)
     probability, truth = 1 / (1 + np.exp(-made["test"][:, 0])), ahead(close, direction) > 0
@@ -214,7 +214,7 @@ def test_probabilities_are_scored_and_compared_with_the_share_of_ups(close: pd.D
     assert "brier" not in found["naive"]["previous"]  # a class, not a probability
 
 
-def test_constant_forecast_has_plain_metrics(returns: Dataset) -> None:
+def test_constant_forecast_has_plain_metrics(returns):
     found = catalog.task(RETURNS).judge(outputs(returns, np.zeros), returns)
     assert is_plain(found)
     assert found["test"]["information_coefficient"] is None
@@ -222,12 +222,12 @@ def test_constant_forecast_has_plain_metrics(returns: Dataset) -> None:
     assert found["test"]["improvement"]["value"] <= 0
 
 
-def test_without_validation_there_is_no_validation_score(returns: Dataset) -> None:
+def test_without_validation_there_is_no_validation_score(returns):
     found = catalog.task(RETURNS).judge(outputs(returns, noise), replace(returns, valid=None))
     assert found.keys() == {"test", "naive"}
 
 
-def test_predictions_name_day_and_ticker_of_each_forecast(close: pd.DataFrame, returns: Dataset) -> None:
+def test_predictions_name_day_and_ticker_of_each_forecast(close, returns):
     output = outputs(returns, noise)["test"]
     table = catalog.task(RETURNS).predictions(output, returns.test, returns)
     assert list(table.columns) == ["date", "ticker", "forecast", "target"]
@@ -235,7 +235,7 @@ def test_predictions_name_day_and_ticker_of_each_forecast(close: pd.DataFrame, r
     np.testing.assert_allclose(table["target"], ahead(close, returns))
 
 
-def test_windows_without_dates_are_judged_without_trading(linear_dataset: MakeDataset) -> None:
+def test_windows_without_dates_are_judged_without_trading(linear_dataset):
     dataset = linear_dataset()
     task = catalog.task(RETURNS)
     found = task.judge(outputs(dataset, noise), dataset)
@@ -247,7 +247,7 @@ def test_windows_without_dates_are_judged_without_trading(linear_dataset: MakeDa
 # Direction.
 
 
-def test_direction_is_judged_at_the_threshold_of_the_settings(close: pd.DataFrame, direction: Dataset) -> None:
+def test_direction_is_judged_at_the_threshold_of_the_settings(close, direction):
     made = outputs(direction, noise)
     found = catalog.task(DIRECTION).judge(made, direction)["test"]
     probability, truth = 1 / (1 + np.exp(-made["test"][:, 0])), ahead(close, direction) > 0
@@ -256,28 +256,28 @@ def test_direction_is_judged_at_the_threshold_of_the_settings(close: pd.DataFram
     assert found["roc_auc"] == pytest.approx(sk.roc_auc_score(truth, probability))
 
 
-def test_naive_forecasts_of_direction_are_majority_and_previous(close: pd.DataFrame, direction: Dataset) -> None:
+def test_naive_forecasts_of_direction_are_majority_and_previous(close, direction):
     naive = catalog.task(DIRECTION).judge(outputs(direction, noise), direction)["naive"]
     truth, majority = ahead(close, direction) > 0, direction.train.targets.mean() > 0.5
     assert naive["majority"]["accuracy"] == pytest.approx((truth == majority).mean())
     assert naive["previous"]["accuracy"] == pytest.approx((truth == (behind(close, direction) > 0)).mean())
 
 
-def test_improvement_of_direction_is_in_the_error_rate(direction: Dataset) -> None:
+def test_improvement_of_direction_is_in_the_error_rate(direction):
     found = catalog.task(DIRECTION).judge(outputs(direction, noise), direction)
     best = max(scores["accuracy"] for scores in found["naive"].values())
     expected = 1 - (1 - found["test"]["accuracy"]) / (1 - best)
     assert found["test"]["improvement"]["value"] == pytest.approx(expected)
 
 
-def test_sure_outputs_have_plain_probabilities(direction: Dataset) -> None:
+def test_sure_outputs_have_plain_probabilities(direction):
     task = catalog.task(DIRECTION)
     sure = outputs(direction, lambda count: 1e4 * np.sign(noise(count)))
     assert is_plain(task.judge(sure, direction))
     assert set(task.predictions(sure["test"], direction.test, direction)["forecast"]) == {0.0, 1.0}
 
 
-def test_float32_outputs_are_judged_like_float64_ones(direction: Dataset) -> None:
+def test_float32_outputs_are_judged_like_float64_ones(direction):
     made = outputs(direction, noise)
     single = {name: output.astype(np.float32) for name, output in made.items()}
     first, second = (catalog.task(DIRECTION).judge(one, direction)["test"]["roc_auc"] for one in (made, single))
@@ -285,7 +285,7 @@ def test_float32_outputs_are_judged_like_float64_ones(direction: Dataset) -> Non
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0], ids=["all down", "all up"])
-def test_test_part_of_one_class_is_judged_plainly(linear_dataset: MakeDataset, share: float) -> None:
+def test_test_part_of_one_class_is_judged_plainly(linear_dataset, share):
     # The majority forecast is then never wrong, and nothing improves on it.
     dataset = linear_dataset()
     train, valid, test = (
@@ -306,7 +306,7 @@ def test_test_part_of_one_class_is_judged_plainly(linear_dataset: MakeDataset, s
 
 @BOTH
 @pytest.mark.parametrize("part", ["valid", "test"])
-def test_excess_sharpe_of_a_config_is_that_which_its_trading_is_judged_by(close, config: RunConfig, part: str) -> None:
+def test_excess_sharpe_of_a_config_is_that_which_its_trading_is_judged_by(close, config, part):
     dataset, task = dataset_of(close, config), catalog.task(config)
     made = outputs(dataset, noise)
     found = task.excess_sharpe(made[part], getattr(dataset, part), dataset)
@@ -315,7 +315,7 @@ def test_excess_sharpe_of_a_config_is_that_which_its_trading_is_judged_by(close,
 
 
 @BOTH
-def test_windows_without_dates_have_no_sharpe(linear_dataset: MakeDataset, config: RunConfig) -> None:
+def test_windows_without_dates_have_no_sharpe(linear_dataset, config):
     dataset = linear_dataset()
     assert catalog.task(config).excess_sharpe(noise(32)[:, None], dataset.test, dataset) is None
 
@@ -324,7 +324,7 @@ def test_windows_without_dates_have_no_sharpe(linear_dataset: MakeDataset, confi
 
 
 @BOTH
-def test_prepare_makes_windows_of_the_prices_asked_for(config: RunConfig) -> None:
+def test_prepare_makes_windows_of_the_prices_asked_for(config):
     config = config.model_copy(update={"data": config.data.model_copy(update={"tickers": ("KO",), "window": 20})})
     dataset = catalog.task(config).prepare(config)
     assert dataset.card["tickers"] == ["KO"]
@@ -333,5 +333,5 @@ def test_prepare_makes_windows_of_the_prices_asked_for(config: RunConfig) -> Non
 
 
 @pytest.mark.parametrize("name", kinds.tasks())
-def test_each_task_has_its_class(name: str) -> None:
+def test_each_task_has_its_class(name):
     assert Task in resolve_name(kinds.tasks()[name].task).__mro__

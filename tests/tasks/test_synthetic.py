@@ -32,7 +32,7 @@ def made(config: RunConfig) -> Dataset:
     return catalog.task(config).prepare(config)
 
 
-def test_every_worker_makes_the_same_set_whatever_was_drawn_before() -> None:
+def test_every_worker_makes_the_same_set_whatever_was_drawn_before():
     found = []
     for drawn in (1, 2):
         np.random.seed(drawn)
@@ -44,12 +44,12 @@ def test_every_worker_makes_the_same_set_whatever_was_drawn_before() -> None:
         np.testing.assert_array_equal(first.targets, second.targets)
 
 
-def test_other_seed_makes_another_set() -> None:
+def test_other_seed_makes_another_set():
     assert not np.array_equal(made(settings()).train.rows, made(settings(seed=1)).train.rows)
 
 
 @pytest.mark.parametrize("samples", [10, 11, 100, 4096])
-def test_parts_hold_every_sample_once(samples: int) -> None:
+def test_parts_hold_every_sample_once(samples):
     dataset = made(settings(samples=samples, features=5))
     assert dataset.valid is not None
     parts = [dataset.train, dataset.valid, dataset.test]
@@ -59,14 +59,14 @@ def test_parts_hold_every_sample_once(samples: int) -> None:
     assert all(len(part.rows) == len(part.starts) == len(part) for part in parts)
 
 
-def test_set_has_the_shape_and_number_type_asked_for() -> None:
+def test_set_has_the_shape_and_number_type_asked_for():
     dataset = made(settings(samples=1000, features=7, classes=3, dtype="float64"))
     assert dataset.features == 7
     assert dataset.train.rows.dtype == np.float64
     assert set(dataset.train.targets) == {0, 1, 2}
 
 
-def test_classes_are_clusters_at_three_noise_deviations_from_the_origin() -> None:
+def test_classes_are_clusters_at_three_noise_deviations_from_the_origin():
     train = made(settings(samples=30_000, features=16)).train
     for number in range(4):
         rows = train.rows[train.targets == number].astype(np.float64)
@@ -74,7 +74,7 @@ def test_classes_are_clusters_at_three_noise_deviations_from_the_origin() -> Non
         np.testing.assert_allclose(rows.std(axis=0), 1.0, atol=0.05)
 
 
-def test_trained_model_comes_near_the_best_possible_accuracy() -> None:
+def test_trained_model_comes_near_the_best_possible_accuracy():
     config = settings()
     task, dataset = catalog.task(config), made(config)
     result = fit(task, dataset, config, SoloWorker(torch.device("cpu")))
@@ -85,7 +85,7 @@ def test_trained_model_comes_near_the_best_possible_accuracy() -> None:
     assert found["naive"]["majority"]["accuracy"] < 0.5 * best
 
 
-def test_best_possible_accuracy_is_what_a_discriminant_learns_from_many_samples() -> None:
+def test_best_possible_accuracy_is_what_a_discriminant_learns_from_many_samples():
     config = settings(samples=30_000, features=16)
     task, dataset = catalog.task(config), made(config)
     learnt = LinearDiscriminantAnalysis().fit(dataset.train.rows, dataset.train.targets)
@@ -94,7 +94,7 @@ def test_best_possible_accuracy_is_what_a_discriminant_learns_from_many_samples(
     assert learnt.score(dataset.test.rows, dataset.test.targets) == pytest.approx(best, abs=0.01)
 
 
-def test_majority_class_is_that_of_training() -> None:
+def test_majority_class_is_that_of_training():
     config = settings(samples=50, features=5)
     task, dataset = catalog.task(config), made(config)
     empty = {name: np.zeros((len(getattr(dataset, name)), 4)) for name in ("valid", "test")}
@@ -103,7 +103,7 @@ def test_majority_class_is_that_of_training() -> None:
     assert found == pytest.approx((dataset.test.targets == majority).mean())
 
 
-def test_loss_is_the_sum_of_cross_entropies() -> None:
+def test_loss_is_the_sum_of_cross_entropies():
     generator = np.random.default_rng(0)
     scores, target = generator.standard_normal((20, 4)), generator.integers(4, size=20)
     likelihood = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
@@ -112,7 +112,7 @@ def test_loss_is_the_sum_of_cross_entropies() -> None:
     assert loss.item() == pytest.approx(expected)
 
 
-def test_predictions_are_class_numbers() -> None:
+def test_predictions_are_class_numbers():
     config = settings(samples=100, features=5)
     task, dataset = catalog.task(config), made(config)
     scores = np.eye(4)[dataset.test.targets]
@@ -121,5 +121,5 @@ def test_predictions_are_class_numbers() -> None:
     assert dataset.outputs == 4
 
 
-def test_clusters_are_not_traded() -> None:
+def test_clusters_are_not_traded():
     assert not isinstance(catalog.task(settings()), Traded)
