@@ -277,14 +277,7 @@ def reads_config(verb: str) -> bool:
         if door != "file without config.yaml" or not reads_config(verb)
     ],
 )
-def test_python_of_a_run_that_did_not_begin_here_does_not_run(
-    verb: str,
-    door: str,
-    part: str,
-    theirs: Path,
-    capfd: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_python_of_a_run_that_did_not_begin_here_does_not_run(verb, door, part, theirs, capfd, caplog):
     mark = forge(theirs, door, part)
     said = f"{act((RUNNING | READING)[verb])} {capfd.readouterr().err} {caplog.text}"
     assert not mark.exists()
@@ -295,14 +288,14 @@ def test_python_of_a_run_that_did_not_begin_here_does_not_run(
 
 @pytest.mark.parametrize("part", ["model", *CLASSES])
 @pytest.mark.parametrize("verb", RUNNING)
-def test_python_of_a_run_that_is_trusted_runs(verb: str, part: str, theirs: Path) -> None:
+def test_python_of_a_run_that_is_trusted_runs(verb, part, theirs):
     """Each verb of the test above would run it."""
     mark = forge(theirs, "file", part)
     act(RUNNING[verb], "--trust-source")
     assert mark.exists()
 
 
-def test_methods_of_a_task_of_the_loop_run_only_if_it_is_trusted(theirs: Path) -> None:
+def test_methods_of_a_task_of_the_loop_run_only_if_it_is_trusted(theirs):
     """Its file can be imported here."""
     mark = forge(theirs, "file", "task of the loop", end="")
     assert act(RUNNING["train --config FILE"]) == 2
@@ -313,7 +306,7 @@ def test_methods_of_a_task_of_the_loop_run_only_if_it_is_trusted(theirs: Path) -
 
 
 @pytest.mark.parametrize("door", [door for door in DOORS if "module" in door])
-def test_module_that_is_trusted_runs_from_no_folder_of_runs_and_is_not_remembered(door: str, theirs: Path) -> None:
+def test_module_that_is_trusted_runs_from_no_folder_of_runs_and_is_not_remembered(door, theirs):
     mark = forge(theirs, door, "model")
     act(predictor, "--trust-source")
     assert mark.exists() == (door == "module in the current folder")
@@ -336,7 +329,7 @@ class Draws:
 """
 
 
-def test_method_of_a_search_that_did_not_begin_here_does_not_run() -> None:
+def test_method_of_a_search_that_did_not_begin_here_does_not_run():
     mark = Path("mark").absolute()
     Path("draws.py").write_text(SUGGESTER.format(mark=str(mark)))
     Path("space.yaml").write_text("train.lr: {low: 0.001, high: 0.01}\n")
@@ -373,7 +366,7 @@ def shop() -> dict[str, Any]:
     return {"task": "shop.churn:Biopsies", "model": {"kind": "shop.churn:Residual", "options": {"width": 8}}}
 
 
-def test_own_module_goes_on_working_once_it_was_given(shop: dict[str, Any]) -> None:
+def test_own_module_goes_on_working_once_it_was_given(shop):
     words = ["--task", shop["task"], "--model.kind", shop["model"]["kind"], "--model.options.width", "8"]
     assert train.main(["--name", "one", "--train.epochs", "1", *words]) == 0
     forget_process()
@@ -387,14 +380,14 @@ def test_own_module_goes_on_working_once_it_was_given(shop: dict[str, Any]) -> N
     assert admission.KNOWN.read_text() == f"{Path('shop/churn.py').resolve()}\n"
 
 
-def test_own_module_that_a_file_of_settings_names_is_given(shop: dict[str, Any]) -> None:
+def test_own_module_that_a_file_of_settings_names_is_given(shop):
     Path("mine.yaml").write_text(yaml.safe_dump({**shop, **QUICK}))
     assert train.main(["--name", "one", "--config", "mine.yaml"]) == 0
     forget_process()
     assert sp500.Predictor("runs/one").config.task == "shop.churn:Biopsies"
 
 
-def test_own_module_in_a_folder_that_is_also_that_of_the_runs_runs_when_it_is_named(shop: dict[str, Any]) -> None:
+def test_own_module_in_a_folder_that_is_also_that_of_the_runs_runs_when_it_is_named(shop):
     assert sp500.train(name="one", runs_dir=".", **shop, **QUICK).status == "ok"
     assert sp500.Predictor("one").config.task == "shop.churn:Biopsies"
     forget_process()
@@ -402,9 +395,7 @@ def test_own_module_in_a_folder_that_is_also_that_of_the_runs_runs_when_it_is_na
         sp500.Predictor("one")
 
 
-def test_module_of_an_installed_package_needs_no_question(
-    shop: dict[str, Any], here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_module_of_an_installed_package_needs_no_question(shop, here, monkeypatch):
     package = here / "site"
     shutil.move("shop", package / "shop")
     monkeypatch.syspath_prepend(package)
@@ -419,9 +410,7 @@ def test_module_of_an_installed_package_needs_no_question(
 
 
 @pytest.mark.parametrize("place", ["site", "."])
-def test_entry_point_counts_as_installed_where_its_metadata_does(
-    place: str, shop: dict[str, Any], here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_entry_point_counts_as_installed_where_its_metadata_does(place, shop, here, monkeypatch):
     metadata = here / place / "shop-1.0.dist-info"
     metadata.mkdir(parents=True)
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: shop\nVersion: 1.0\n")
@@ -435,7 +424,7 @@ def test_entry_point_counts_as_installed_where_its_metadata_does(
         sp500.Predictor("runs/one")
 
 
-def test_home_that_cannot_be_written_only_forgets(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_home_that_cannot_be_written_only_forgets(here, monkeypatch):
     (here / "file").touch()
     monkeypatch.setattr(admission, "KNOWN", here / "file" / "own-sources")
     assert sp500.train(name="one", task="biopsies.py:Biopsies", **QUICK).status == "ok"
@@ -445,7 +434,7 @@ def test_home_that_cannot_be_written_only_forgets(here: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("file", ["mine.yaml", "config.yaml"])
-def test_settings_below_the_folder_of_runs_are_a_runs(file: str, here: Path) -> None:
+def test_settings_below_the_folder_of_runs_are_a_runs(file, here):
     """Whatever lies next to them."""
     Path("runs/sent").mkdir(parents=True)
     Path("runs/sent", file).write_text("task: elsewhere.payload:Biopsies\n")
@@ -455,7 +444,7 @@ def test_settings_below_the_folder_of_runs_are_a_runs(file: str, here: Path) -> 
     assert not (here / "mark").exists()
 
 
-def test_module_is_found_where_an_import_finds_it(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_module_is_found_where_an_import_finds_it(here, monkeypatch):
     """What is checked has to be what is imported."""
     for folder in ("installed", "."):
         (here / folder / "shop").mkdir(parents=True)
@@ -494,9 +483,7 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], list[str]]] = {
 
 
 @pytest.mark.parametrize("verb", COMMANDS)
-def test_command_of_a_run_that_did_not_begin_here_runs_only_if_it_is_trusted_and_is_shown(
-    verb: str, sent: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_command_of_a_run_that_did_not_begin_here_runs_only_if_it_is_trusted_and_is_shown(verb, sent, capfd):
     run, words = COMMANDS[verb]
     for record in Path("runs").glob("*/record.json"):
         record.unlink()
@@ -515,7 +502,7 @@ def test_command_of_a_run_that_did_not_begin_here_runs_only_if_it_is_trusted_and
     assert Path("mark").exists()
 
 
-def test_command_that_was_given_here_runs_again_without_a_question(sent: Path) -> None:
+def test_command_that_was_given_here_runs_again_without_a_question(sent):
     assert train.main(["--command", "touch mark", "--name", "mine"]) == 0
     forget_process()
     Path("mark").unlink()
@@ -523,7 +510,7 @@ def test_command_that_was_given_here_runs_again_without_a_question(sent: Path) -
     assert Path("mark").exists()
 
 
-def test_agents_cannot_give_a_command() -> None:
+def test_agents_cannot_give_a_command():
     for experiment in ("train", "tune"):
         with pytest.raises(ValueError, match="--command is not a flag of"):
             SubmitJob(experiment=experiment, arguments=("--command", "ls"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -59,7 +58,7 @@ def file_of(tmp_path: Path, text: str) -> Path:
     ],
     ids=["plain", "other names", "base in the file", "of another file", "takes the settings", "any number", "this"],
 )
-def test_task_that_has_what_it_takes_is_accepted(tmp_path: Path, text: str) -> None:
+def test_task_that_has_what_it_takes_is_accepted(tmp_path, text):
     assert load_task(Reference(file_of(tmp_path, text), "Good")).__name__ == "Good"
 
 
@@ -85,9 +84,7 @@ def test_task_that_has_what_it_takes_is_accepted(tmp_path: Path, text: str) -> N
         ("return {}", "return {}\n\n    def __init__(self, a, b):\n        pass", "__init__ takes \\(a, b\\)"),
     ],
 )
-def test_task_that_breaks_the_contract_is_refused_with_the_way_out(
-    tmp_path: Path, old: str, new: str, said: str
-) -> None:
+def test_task_that_breaks_the_contract_is_refused_with_the_way_out(tmp_path, old, new, said):
     assert old in TASK
     with pytest.raises(ConfigError, match=said):
         load_task(Reference(file_of(tmp_path, TASK.replace(old, new)), "Good"))
@@ -123,9 +120,7 @@ JUDGED = {
         ("def lr_factor(self, step, steps)", {"schedule": "cosine"}, "schedule is not used .* its own lr_factor"),
     ],
 )
-def test_setting_that_a_method_of_the_task_replaces_is_refused(
-    tmp_path: Path, method: str, train: dict[str, object], said: str
-) -> None:
+def test_setting_that_a_method_of_the_task_replaces_is_refused(tmp_path, method, train, said):
     from sp500.config import RunConfig
 
     path = file_of(tmp_path, f"{TASK}\n    {method}:\n        pass\n")
@@ -135,9 +130,7 @@ def test_setting_that_a_method_of_the_task_replaces_is_refused(
 
 
 @pytest.mark.parametrize("where", [*OTHER_LOSS, *JUDGED])
-def test_task_whose_loss_a_built_in_judge_does_not_know_is_refused_before_its_data(
-    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_task_whose_loss_a_built_in_judge_does_not_know_is_refused_before_its_data(where, tmp_path, monkeypatch):
     from sp500.config import RunConfig
     from sp500.tasks import catalog
 
@@ -165,7 +158,7 @@ def test_task_whose_loss_a_built_in_judge_does_not_know_is_refused_before_its_da
             config.check_own()
 
 
-def test_model_with_its_options_is_accepted(tmp_path: Path) -> None:
+def test_model_with_its_options_is_accepted(tmp_path):
     load_model(Reference(file_of(tmp_path, MODEL), "Net"), {"width": 5, "depth": 2})
     function = "def Net(config, dataset, **options):\n    return None\n"
     load_model(Reference(file_of(tmp_path, function), "Net"), {"anything": 1})
@@ -185,9 +178,7 @@ def test_model_with_its_options_is_accepted(tmp_path: Path) -> None:
         ("config, dataset", "config, dataset, units", {"depth": 2}, "takes \\(config, dataset, units\\)"),
     ],
 )
-def test_model_that_breaks_the_contract_is_refused_with_the_way_out(
-    tmp_path: Path, old: str, new: str, options: dict[str, Any], said: str
-) -> None:
+def test_model_that_breaks_the_contract_is_refused_with_the_way_out(tmp_path, old, new, options, said):
     assert old in MODEL
     text = MODEL.replace(old, new, 1) if old else MODEL
     with pytest.raises(ConfigError, match=said):
@@ -205,12 +196,12 @@ def test_model_that_breaks_the_contract_is_refused_with_the_way_out(
         ("math:Good", "is not a Python file"),
     ],
 )
-def test_reference_to_nothing_is_refused_by_name(text: str, said: str) -> None:
+def test_reference_to_nothing_is_refused_by_name(text, said):
     with pytest.raises(ConfigError, match=said):
         parse(text, "task", ("returns", "direction"))
 
 
-def test_module_is_found_without_being_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_module_is_found_without_being_imported(tmp_path, monkeypatch):
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "__init__.py").write_text("raise RuntimeError('imported')\n")
     (tmp_path / "shop" / "churn.py").write_text(TASK)
@@ -219,7 +210,7 @@ def test_module_is_found_without_being_imported(tmp_path: Path, monkeypatch: pyt
     assert (found.path, found.name, found.module) == (tmp_path / "shop" / "churn.py", "Good", "shop.churn")
 
 
-def test_names_of_installed_packages_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_of_installed_packages_are_known(tmp_path, monkeypatch):
     (tmp_path / "shop.py").write_text(TASK)
     installed = tmp_path / "shop-1.0.dist-info"
     installed.mkdir()
@@ -230,7 +221,7 @@ def test_names_of_installed_packages_are_known(tmp_path: Path, monkeypatch: pyte
     assert (found.path, found.name, found.module) == (tmp_path / "shop.py", "Good", "shop")
 
 
-def test_command_with_a_wrong_task_ends_with_code_2_and_leaves_no_run(tmp_path: Path) -> None:
+def test_command_with_a_wrong_task_ends_with_code_2_and_leaves_no_run(tmp_path):
     file_of(tmp_path, TASK.replace("def loss", "def lost"))
     code = "import sys\nfrom sp500.commands.experiments.train import main\nsys.exit(main(['--task', 'mine.py:Good']))\n"
     environment = {"PYTHONPATH": str(ROOT), "PATH": ""}

@@ -44,7 +44,7 @@ def forget() -> None:
     admission._given.clear()
 
 
-def test_example_of_the_documentation_is_short_and_learns() -> None:
+def test_example_of_the_documentation_is_short_and_learns():
     assert len(Path("biopsies.py").read_text().splitlines()) <= 60
     record = trained("one", train={"epochs": 25})
     test = record.metrics["test"]
@@ -53,7 +53,7 @@ def test_example_of_the_documentation_is_short_and_learns() -> None:
     assert len(record.data["sha256"]) == 64
 
 
-def test_run_uses_a_copy_which_its_files_name_without_the_place() -> None:
+def test_run_uses_a_copy_which_its_files_name_without_the_place():
     record = trained("one")
     copy = Path("runs/one/source/biopsies.py")
     assert copy.read_bytes() == Path("biopsies.py").read_bytes()
@@ -69,7 +69,7 @@ def test_run_uses_a_copy_which_its_files_name_without_the_place() -> None:
     assert config.own_task.path == Path("elsewhere/one/source/biopsies.py").absolute()
 
 
-def test_fingerprint_follows_the_source_and_its_options_and_not_the_place() -> None:
+def test_fingerprint_follows_the_source_and_its_options_and_not_the_place():
     Path("there").mkdir()
     shutil.copy("biopsies.py", "there")
     shutil.copy("biopsies.py", "changed.py")
@@ -84,7 +84,7 @@ def test_fingerprint_follows_the_source_and_its_options_and_not_the_place() -> N
     assert len(same | {fingerprint("changed.py"), fingerprint("biopsies.py", width=8)}) == 3
 
 
-def test_resumed_run_goes_on_with_its_copy_and_refuses_another_file() -> None:
+def test_resumed_run_goes_on_with_its_copy_and_refuses_another_file():
     record = trained("one")
     original = Path("biopsies.py").read_text()
     Path("biopsies.py").write_text(original.replace("ReLU", "Tanh"))
@@ -97,14 +97,14 @@ def test_resumed_run_goes_on_with_its_copy_and_refuses_another_file() -> None:
     assert (again.fingerprint, again.metrics) == (record.fingerprint, record.metrics)
 
 
-def test_two_files_of_one_name_in_a_run_are_refused() -> None:
+def test_two_files_of_one_name_in_a_run_are_refused():
     Path("nets").mkdir()
     Path("nets/biopsies.py").write_text(Path("biopsies.py").read_text() + "\n")
     with pytest.raises(ConfigError, match="need different names"):
         trained("one", model={"kind": "nets/biopsies.py:Residual"})
 
 
-def test_source_of_a_strangers_run_needs_a_flag() -> None:
+def test_source_of_a_strangers_run_needs_a_flag():
     trained("one")
     forget()
     shutil.copytree("runs", "theirs")
@@ -119,7 +119,7 @@ def test_source_of_a_strangers_run_needs_a_flag() -> None:
 @pytest.mark.parametrize(
     "place", ["extra/evil.py", "../evil.py", "source/../evil.py", "{here}/evil.py", "source/a/b.py"]
 )
-def test_settings_of_a_run_name_no_file_but_its_copies(place: str) -> None:
+def test_settings_of_a_run_name_no_file_but_its_copies(place):
     trained("one")
     here = Path("runs/one")
     place = place.format(here=Path.cwd())
@@ -128,11 +128,11 @@ def test_settings_of_a_run_name_no_file_but_its_copies(place: str) -> None:
     text = (here / "config.yaml").read_text()
     (here / "config.yaml").write_text(text.replace("source/biopsies.py:Biopsies", f"{place}:Biopsies"))
     for words in (["--resume", "--name", "one"], ["--config", "runs/one/config.yaml", "--name", "two"]):
-        with pytest.raises(ConfigError, match="a run has its Python only in source/"):
+        with pytest.raises(ConfigError, match="only in source/"):
             entry.parse(Train, words)
 
 
-def test_settings_of_ones_own_name_files_beside_them() -> None:
+def test_settings_of_ones_own_name_files_beside_them():
     Path("sub").mkdir()
     Path("biopsies.py").rename("sub/biopsies.py")
     Path("sub/mine.yaml").write_text("task: biopsies.py:Biopsies\n")
@@ -141,7 +141,7 @@ def test_settings_of_ones_own_name_files_beside_them() -> None:
     assert config.own_task.path == Path("sub/biopsies.py").absolute()
 
 
-def test_copy_that_was_changed_is_refused() -> None:
+def test_copy_that_was_changed_is_refused():
     trained("one")
     copy = Path("runs/one/source/biopsies.py")
     copy.write_text(copy.read_text() + "\nprint('changed')\n")
@@ -160,7 +160,7 @@ def test_copy_that_was_changed_is_refused() -> None:
         ("del Biopsies.judge; Biopsies.__abstractmethods__ = frozenset({'judge'})", "has no method judge"),
     ],
 )
-def test_file_that_cannot_be_imported_is_refused_by_line_before_data_is_loaded(line: str, said: str) -> None:
+def test_file_that_cannot_be_imported_is_refused_by_line_before_data_is_loaded(line, said):
     text = (
         Path("biopsies.py")
         .read_text()
@@ -174,13 +174,13 @@ def test_file_that_cannot_be_imported_is_refused_by_line_before_data_is_loaded(l
 @pytest.mark.parametrize(
     ("returned", "said"), [("3", "returned int, not a torch.nn.Module"), ("nn.ReLU()", "has no weights to train")]
 )
-def test_model_function_that_returns_no_model_is_refused(returned: str, said: str) -> None:
+def test_model_function_that_returns_no_model_is_refused(returned, said):
     Path("nets.py").write_text(f"from torch import nn\n\ndef net(config, dataset):\n    return {returned}\n")
     with pytest.raises(ConfigError, match=said):
         trained("one", model={"kind": "nets.py:net"})
 
 
-def test_task_travels_to_a_process_that_does_not_have_its_file() -> None:
+def test_task_travels_to_a_process_that_does_not_have_its_file():
     from ray import cloudpickle
 
     task = catalog.task(RunConfig(task="biopsies.py:Biopsies"))
@@ -193,7 +193,7 @@ def test_task_travels_to_a_process_that_does_not_have_its_file() -> None:
     assert float(done.stdout) == pytest.approx(2 * math.log(2), rel=1e-6)
 
 
-def test_file_is_imported_once_for_all_who_ask() -> None:
+def test_file_is_imported_once_for_all_who_ask():
     Path("biopsies.py").write_text(Path("biopsies.py").read_text() + "\n# its own hash\n")
     shutil.copy("biopsies.py", "copy.py")
     first, second = (source.load(Reference(Path(name).absolute(), "Biopsies")) for name in ("biopsies.py", "copy.py"))
@@ -234,7 +234,7 @@ def test_file_is_imported_once_for_all_who_ask() -> None:
         ("found = {name:", "found = {name.up():", r"biopsies.py:\d+: AttributeError: 'str' object"),
     ],
 )
-def test_task_whose_numbers_do_not_fit_is_refused_by_part(old: str, new: str, said: str | None) -> None:
+def test_task_whose_numbers_do_not_fit_is_refused_by_part(old, new, said):
     text = Path("biopsies.py").read_text()
     assert old in text
     Path("biopsies.py").write_text(text.replace(old, new))
@@ -245,7 +245,7 @@ def test_task_whose_numbers_do_not_fit_is_refused_by_part(old: str, new: str, sa
         trained("one")
 
 
-def test_model_whose_outputs_are_not_the_tasks_is_refused() -> None:
+def test_model_whose_outputs_are_not_the_tasks_is_refused():
     text = (
         "from torch import nn\n\ndef net(config, dataset):\n    return nn.Sequential(nn.Flatten(), nn.LazyLinear(7))\n"
     )
@@ -254,7 +254,7 @@ def test_model_whose_outputs_are_not_the_tasks_is_refused() -> None:
         sp500.train(name="one", model={"kind": "nets.py:net"}, data={"start": "2015-01-01"}, **QUICK)
 
 
-def test_language_takes_a_model_of_ones_own_and_no_other_of_ours() -> None:
+def test_language_takes_a_model_of_ones_own_and_no_other_of_ours():
     Path("nets.py").write_text(
         "from torch import nn\n\n\nclass Bytes(nn.Module):\n    def __init__(self, config, dataset):\n"
         "        super().__init__()\n        self.embed = nn.Embedding(256, 256)\n\n"
@@ -262,5 +262,5 @@ def test_language_takes_a_model_of_ones_own_and_no_other_of_ours() -> None:
     )
     text = {"max_bytes": 20_000, "context": 16}
     assert sp500.train(name="one", task="language", text=text, model={"kind": "nets.py:Bytes"}, **QUICK).status == "ok"
-    with pytest.raises(ConfigError, match="is not for task language; use gpt, hf or your own"):
+    with pytest.raises(ConfigError, match="not for task language"):
         sp500.train(name="two", task="language", text=text, model={"kind": "mlp"})
