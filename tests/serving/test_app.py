@@ -44,7 +44,7 @@ def client(runs: Path) -> Iterator[Client]:
 
 
 @pytest.mark.parametrize("name", ["returns", "direction", "ridge", "trees"])
-def test_every_test_date_has_the_features_and_the_forecast_of_training(runs: Path, prices: Prices, name: str) -> None:
+def test_every_test_date_has_the_features_and_the_forecast_of_training(runs, prices, name):
     with serving(runs, name) as (client, served, _):
         predictor = served.choice.champion.predictor
         dataset = predictor.task.prepare(predictor.config)
@@ -63,7 +63,7 @@ def test_every_test_date_has_the_features_and_the_forecast_of_training(runs: Pat
             assert (x[0] == windows.rows[first : first + WINDOW]).all()
 
 
-def test_forecast_is_for_the_next_session_and_comes_with_the_naive_ones(client: Client, prices: Prices) -> None:
+def test_forecast_is_for_the_next_session_and_comes_with_the_naive_ones(client, prices):
     close = prices.close["KO"].loc[:"2022-09-02"]  # a Friday before Labor Day
     answer = client.post("/v1/forecast", body(close)).json()
     assert (answer["as_of"], answer["session"], answer["unit"]) == ("2022-09-02", "2022-09-06", "log return")
@@ -72,13 +72,13 @@ def test_forecast_is_for_the_next_session_and_comes_with_the_naive_ones(client: 
     assert (answer["model"], answer["run"]) == ("returns", "returns")
 
 
-def test_earlier_prices_change_no_bit(client: Client, prices: Prices) -> None:
+def test_earlier_prices_change_no_bit(client, prices):
     close = prices.close["KO"].loc[:"2022-06-30"]
     long, short = (client.post("/v1/forecast", body(part)).json() for part in (close, close.iloc[-LEAST:]))
     assert long["forecast"] == short["forecast"]
 
 
-def test_changed_later_prices_change_no_answer(prices: Prices, tmp_path: Path) -> None:
+def test_changed_later_prices_change_no_answer(prices, tmp_path):
     source, runs, asked = tmp_path / "prices.csv", tmp_path / "runs", prices.close["KO"].loc[:"2022-06-30"]
     close = prices.close[["KO"]].rename_axis("date")
     close.to_csv(source)
@@ -94,7 +94,7 @@ def test_changed_later_prices_change_no_answer(prices: Prices, tmp_path: Path) -
     assert found[0] == found[1]
 
 
-def test_missing_day_is_repaired_as_in_training_and_told(client: Client, prices: Prices) -> None:
+def test_missing_day_is_repaired_as_in_training_and_told(client, prices):
     close = prices.close["KO"].iloc[-200:]
     answer = client.post("/v1/forecast", body(close.drop(close.index[-20])))
     assert answer.status_code == 200
@@ -136,7 +136,7 @@ BAD: dict[str, tuple[str | bytes, str]] = {
 
 
 @pytest.mark.parametrize("name", list(BAD))
-def test_bad_body_is_refused_by_field(client: Client, name: str) -> None:
+def test_bad_body_is_refused_by_field(client, name):
     data, field = BAD[name]
     answer = client.session.post(client.url + "/v1/forecast", data=data, headers=JSON, timeout=60)
     assert answer.status_code == 422, answer.text
@@ -144,14 +144,14 @@ def test_bad_body_is_refused_by_field(client: Client, name: str) -> None:
     assert name not in {"many unknown fields", "many faults"} or len(answer.json()["problems"]) == 1
 
 
-def test_fault_in_prices_has_its_rule_and_date(client: Client) -> None:
+def test_fault_in_prices_has_its_rule_and_date(client):
     answer = client.post("/v1/forecast", {"dates": DAYS, "close": [100, 50, 50]}).json()
     assert (answer["problems"][0]["rule"], answer["problems"][0]["date"]) == ("split", "2022-01-04")
     told = client.post("/v1/forecast", {"dates": DAYS, "close": [100, 50, 50], "real_moves": [DAYS[1]]}).json()
     assert told["problems"][0]["rule"] == "too_short"
 
 
-def test_body_beyond_a_mebibyte_is_refused_also_without_its_length(client: Client) -> None:
+def test_body_beyond_a_mebibyte_is_refused_also_without_its_length(client):
     data = b" " * (2**20 + 1)
     whole, parts, small = (
         client.session.post(client.url + "/v1/forecast", data=sent, headers=JSON, timeout=60)
@@ -169,9 +169,7 @@ def test_body_beyond_a_mebibyte_is_refused_also_without_its_length(client: Clien
         ({**JSON, "Content-Encoding": "gzip"}, "gzip"),
     ],
 )
-def test_body_that_is_not_sent_as_plain_json_is_told_so(
-    client: Client, prices: Prices, headers: dict[str, str], word: str
-) -> None:
+def test_body_that_is_not_sent_as_plain_json_is_told_so(client, prices, headers, word):
     data = json.dumps(body(prices.close["KO"])).encode()
     data = gzip.compress(data) if "Content-Encoding" in headers else data
     answer = client.session.post(client.url + "/v1/forecast", data=data, headers=headers, timeout=60)
@@ -184,7 +182,7 @@ def test_body_that_is_not_sent_as_plain_json_is_told_so(
         assert client.session.post(client.url + path, data=b"x", timeout=60).status_code == status
 
 
-def test_head_has_the_status_of_get_and_no_body(client: Client) -> None:
+def test_head_has_the_status_of_get_and_no_body(client):
     for path, status in {**dict.fromkeys(("/", "/healthz", "/readyz", "/docs", "/metrics"), 200), "/no": 404}.items():
         head, whole = client.session.head(client.url + path, timeout=60), client.get(path)
         assert (head.status_code, head.content, whole.status_code) == (status, b"", status)
@@ -192,7 +190,7 @@ def test_head_has_the_status_of_get_and_no_body(client: Client) -> None:
     assert client.session.head(client.url + "/v1/forecast", timeout=60).status_code == 405
 
 
-def test_windows_get_the_models_outputs(runs: Path) -> None:
+def test_windows_get_the_models_outputs(runs):
     for name in ("synthetic", "images"):
         with serving(runs, name) as (client, served, _):
             predictor = served.choice.champion.predictor
@@ -215,7 +213,7 @@ def test_windows_get_the_models_outputs(runs: Path) -> None:
         assert "do not fit uint8" in client.post("/v1/windows", {"x": fraction}).json()["error"]
 
 
-def test_long_text_among_many_takes_no_memory(runs: Path) -> None:
+def test_long_text_among_many_takes_no_memory(runs):
     with serving(runs, "synthetic") as (client, *_):
         client.get("/healthz")
         tracemalloc.start()
@@ -228,7 +226,7 @@ def test_long_text_among_many_takes_no_memory(runs: Path) -> None:
     assert most < 2**26  # NumPy alone would make room for 2 GB
 
 
-def test_wrong_place_in_windows_is_named(runs: Path) -> None:
+def test_wrong_place_in_windows_is_named(runs):
     with serving(runs, "synthetic") as (client, served, _):
         x = np.repeat(served.choice.champion.predictor.recipe.test_input.numbers, 2, axis=0).tolist()
         x[1][-1] = x[1][-1][:-1]
@@ -236,7 +234,7 @@ def test_wrong_place_in_windows_is_named(runs: Path) -> None:
         assert client.post("/v1/windows", {"x": x}).json()["problems"][0]["field"] == place
 
 
-def test_key_is_needed_for_answers_and_not_for_health(runs: Path) -> None:
+def test_key_is_needed_for_answers_and_not_for_health(runs):
     with serving(runs, "returns", key="secret") as (client, *_):
         for path in ("/v1/models", "/metrics"):
             assert [
@@ -250,7 +248,7 @@ def test_key_is_needed_for_answers_and_not_for_health(runs: Path) -> None:
         assert "example" not in schema["components"]["schemas"]["Prices"]
 
 
-def test_pages_scripts_come_from_the_server_itself(client: Client) -> None:
+def test_pages_scripts_come_from_the_server_itself(client):
     page = client.get("/docs").text
     assert "http://" not in page
     assert "https://" not in page
@@ -260,7 +258,7 @@ def test_pages_scripts_come_from_the_server_itself(client: Client) -> None:
     assert "security" not in schema
 
 
-def test_no_answer_is_shown_in_a_frame_or_as_another_type(client: Client) -> None:
+def test_no_answer_is_shown_in_a_frame_or_as_another_type(client):
     for path in ("/", "/page.js", "/docs", "/healthz", "/nothing/here"):
         headers = client.get(path).headers
         assert headers["x-content-type-options"] == "nosniff"
@@ -268,7 +266,7 @@ def test_no_answer_is_shown_in_a_frame_or_as_another_type(client: Client) -> Non
     assert "default-src 'none'" in client.get("/").headers["content-security-policy"]
 
 
-def test_request_keeps_its_id_and_is_counted(client: Client) -> None:
+def test_request_keeps_its_id_and_is_counted(client):
     assert client.get("/healthz", headers={"X-Request-Id": "mine"}).headers["x-request-id"] == "mine"
     assert len(client.get("/nothing/here").headers["x-request-id"]) == 32
     counts = client.get("/metrics").text
@@ -276,7 +274,7 @@ def test_request_keeps_its_id_and_is_counted(client: Client) -> None:
     assert "/nothing/here" not in counts
 
 
-def test_readiness_asks_the_model(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readiness_asks_the_model(runs, monkeypatch):
     with serving(runs, "returns") as (client, served, _):
         assert client.get("/readyz").json()["run"] == "returns"
         *_, bias = served.choice.champion.predictor.model.parameters()
@@ -288,7 +286,7 @@ def test_readiness_asks_the_model(runs: Path, monkeypatch: pytest.MonkeyPatch) -
         assert str(runs) not in client.get("/readyz").text  # it needs no key
 
 
-def test_requests_beyond_the_queue_are_told_to_come_again(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_beyond_the_queue_are_told_to_come_again(runs, monkeypatch):
     monkeypatch.setattr("sp500.serving.guard.MOST_WAITING", 2)
     with serving(runs, "synthetic") as (client, served, _), ThreadPoolExecutor(4) as pool:
         x = served.choice.champion.predictor.recipe.test_input.numbers.tolist()
@@ -312,7 +310,7 @@ def test_requests_beyond_the_queue_are_told_to_come_again(runs: Path, monkeypatc
         assert sorted(one.result()[0] for one in answers) == [200, 200, 200, 429]
 
 
-def test_last_session_without_a_price_is_left_out(client: Client, prices: Prices) -> None:
+def test_last_session_without_a_price_is_left_out(client, prices):
     close = prices.close["KO"].loc[:"2022-01-14"]
     # The holiday of 17 January takes the place of the 14th, which has no price then.
     told = body(close)
@@ -323,7 +321,7 @@ def test_last_session_without_a_price_is_left_out(client: Client, prices: Prices
     assert answer.json()["forecast"] == client.post("/v1/forecast", body(close.iloc[:-1])).json()["forecast"]
 
 
-def test_odd_numbers_of_windows_are_refused(runs: Path) -> None:
+def test_odd_numbers_of_windows_are_refused(runs):
     with serving(runs, "synthetic") as (client, served, _):
         x = served.choice.champion.predictor.recipe.test_input.numbers.tolist()
         data = json.dumps({"x": x}).replace(str(x[0][0][0]), "1" * 400, 1)

@@ -17,7 +17,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_run_answers_beside_this_thread_until_it_is_stopped(runs: Path) -> None:
+def test_run_answers_beside_this_thread_until_it_is_stopped(runs):
     threads = threading.active_count()
     with sp500.serve("linear", runs_dir=runs) as first, sp500.serve("linear", runs_dir=runs) as second:
         assert first.url != second.url
@@ -30,7 +30,7 @@ def test_run_answers_beside_this_thread_until_it_is_stopped(runs: Path) -> None:
         sp500.serve("nothing", runs_dir=runs)
 
 
-def test_requests_have_to_bring_the_key(runs: Path) -> None:
+def test_requests_have_to_bring_the_key(runs):
     with sp500.serve("linear", runs_dir=runs, key="secret") as served:
         states = [
             requests.get(f"{served.url}/v1/models", headers=headers, timeout=30).status_code

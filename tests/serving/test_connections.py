@@ -90,19 +90,19 @@ def exit_loop() -> bytes:
     ],
     ids=["a long line", "many lines", "a long path", "trailers", "small chunks", "extensions of chunks", "empty lines"],
 )
-def test_endless_bytes_around_a_body_are_refused(port: int, first: bytes, part: bytes) -> None:
+def test_endless_bytes_around_a_body_are_refused(port, first, part):
     sent, _ = taken(port, first, part)
     assert sent < 2**18
     with connect(port, HEALTH) as other:
         assert other.recv(100).startswith(b"HTTP/1.1 200")
 
 
-def test_head_that_is_too_large_is_told_so(port: int) -> None:
+def test_head_that_is_too_large_is_told_so(port):
     with connect(port, b"GET /healthz HTTP/1.1\r\nX-A: " + b"b" * (connections.MOST_FRAMING + 1)) as connection:
         assert received(connection).startswith(b"HTTP/1.1 431 ")
 
 
-def test_head_and_chunks_of_a_usual_size_are_answered(port: int) -> None:
+def test_head_and_chunks_of_a_usual_size_are_answered(port):
     chunks = b"".join(b"400\r\n" + b" " * 0x400 + b"\r\n" for _ in range(1000)) + b"2\r\n{}\r\n0\r\n\r\n"
     data = CHUNKED.replace(b"Host", b"X-A: " + b"b" * 30_000 + b"\r\nHost") + chunks
     with connect(port, data + HEALTH) as connection:
@@ -113,7 +113,7 @@ def test_head_and_chunks_of_a_usual_size_are_answered(port: int) -> None:
 
 
 @pytest.mark.parametrize("data", [b"G", HALF, CHUNKED + b"1\r\n", HEALTH + HALF])
-def test_request_that_does_not_arrive_is_ended_in_time(port: int, data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_that_does_not_arrive_is_ended_in_time(port, data, monkeypatch):
     monkeypatch.setattr(connections, "HEAD_SECONDS", 0.3)
     monkeypatch.setattr(connections, "BODY_SECONDS", 0.3)
     begun = time.monotonic()
@@ -122,7 +122,7 @@ def test_request_that_does_not_arrive_is_ended_in_time(port: int, data: bytes, m
     assert time.monotonic() < begun + 4
 
 
-def test_slow_answer_ends_no_connection(served_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_answer_ends_no_connection(served_runs, monkeypatch):
     monkeypatch.setattr(connections, "HEAD_SECONDS", 0.1)
     monkeypatch.setattr(connections, "BODY_SECONDS", 0.1)
     monkeypatch.setattr(connections, "MOST_CONNECTIONS", 3)
@@ -138,13 +138,11 @@ def test_slow_answer_ends_no_connection(served_runs: Path, monkeypatch: pytest.M
         assert answer.status_code == 200
 
 
-def test_connection_without_a_request_stays_longer_than_proxies_keep_it() -> None:
+def test_connection_without_a_request_stays_longer_than_proxies_keep_it():
     assert connections.Server(lambda: None).config.timeout_keep_alive > 60  # nginx, and load balancers of AWS
 
 
-def test_new_connection_takes_the_place_of_the_one_that_waited_longest(
-    port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_new_connection_takes_the_place_of_the_one_that_waited_longest(port, monkeypatch):
     monkeypatch.setattr(connections, "MOST_CONNECTIONS", 4)
     half = [connect(port, HALF) for _ in range(20)]
     with connect(port, HEALTH) as connection:
@@ -157,13 +155,13 @@ def test_new_connection_takes_the_place_of_the_one_that_waited_longest(
         one.close()
 
 
-def test_few_files_allow_few_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_files_allow_few_connections(monkeypatch):
     for files, allowed in ((64, 16), (10**6, connections.MOST_CONNECTIONS), (-1, connections.MOST_CONNECTIONS)):
         monkeypatch.setattr(system.resource, "getrlimit", lambda _, files=files: (files, files))
         assert connections.count_allowed() == allowed
 
 
-def test_servers_of_ray_get_the_same_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_servers_of_ray_get_the_same_connections(monkeypatch):
     monkeypatch.setitem(uvicorn.config.HTTP_PROTOCOLS, "auto", "anything")
     module, _, name = FAST_PROXY["RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"].partition(":")
     assert (module, getattr(connections, name)()) == (connections.__name__, [])

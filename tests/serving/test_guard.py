@@ -1,16 +1,10 @@
 """The key that requests have to bring: a text, or a file that may come later and change."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
-import pytest
-
 from sp500.serving import guard
 from sp500.serving.guard import Key
 
 
-def test_text_is_compared_as_a_whole() -> None:
+def test_text_is_compared_as_a_whole():
     key = Key("secret")
     assert key.is_needed
     assert all(map(key.fits, (b"Bearer secret", b"bearer secret", b"BEARER secret")))  # RFC 7235, 2.1
@@ -18,13 +12,13 @@ def test_text_is_compared_as_a_whole() -> None:
     assert not any(map(key.fits, wrong))
 
 
-def test_without_text_and_file_every_request_passes() -> None:
+def test_without_text_and_file_every_request_passes():
     key = Key()
     assert not key.is_needed
     assert key.fits(b"")
 
 
-def test_file_that_is_missing_or_empty_lets_no_request_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_that_is_missing_or_empty_lets_no_request_through(tmp_path, monkeypatch):
     monkeypatch.setattr(guard, "KEY_SECONDS", 0.0)
     key = Key("", tmp_path / "key")
     assert key.is_needed
@@ -35,7 +29,7 @@ def test_file_that_is_missing_or_empty_lets_no_request_through(tmp_path: Path, m
     assert key.fits(b"Bearer first")
 
 
-def test_changed_file_changes_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_file_changes_the_key(tmp_path, monkeypatch):
     file = tmp_path / "key"
     file.write_text("first")
     key = Key("", file)

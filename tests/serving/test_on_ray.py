@@ -62,7 +62,7 @@ def on_ray(served_runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         assert process.wait(LONG) == 0
 
 
-def test_two_hundred_answers_are_those_of_one_process(served_runs: Path, on_ray: tuple[Client, int]) -> None:
+def test_two_hundred_answers_are_those_of_one_process(served_runs, on_ray):
     client, _ = on_ray
     prices = load(DataConfig(tickers=("AAPL", "KO"), start="2021-01-01")).close
     bodies = [body(prices[ticker].iloc[first : first + 80]) for first in range(100) for ticker in prices]
@@ -73,7 +73,7 @@ def test_two_hundred_answers_are_those_of_one_process(served_runs: Path, on_ray:
             assert answer.content == plain.post("/v1/forecast", one).content
 
 
-def test_errors_and_ids_pass_through_the_proxy(on_ray: tuple[Client, int]) -> None:
+def test_errors_and_ids_pass_through_the_proxy(on_ray):
     client, _ = on_ray
     assert client.post("/v1/forecast", {}).status_code == 422
     answer = client.get("/readyz", headers={"X-Request-Id": "mine"})
@@ -84,14 +84,14 @@ def test_errors_and_ids_pass_through_the_proxy(on_ray: tuple[Client, int]) -> No
     assert client.get("/healthz").json() == {"status": "ok"}  # nothing is left on the connection
 
 
-def test_only_this_machine_can_ask(on_ray: tuple[Client, int]) -> None:
+def test_only_this_machine_can_ask(on_ray):
     client, _ = on_ray
     port = int(client.url.rpartition(":")[2])
     held = [one for one in psutil.net_connections("tcp") if one.status == "LISTEN" and one.laddr.port == port]
     assert {one.laddr.ip for one in held} == {"127.0.0.1"}
 
 
-def test_killed_replica_fails_no_more_than_what_it_was_answering(on_ray: tuple[Client, int]) -> None:
+def test_killed_replica_fails_no_more_than_what_it_was_answering(on_ray):
     client, pid = on_ray
     port = int(client.url.rpartition(":")[2])
     request = body(load(DataConfig(tickers=("KO",))).close["KO"].iloc[-80:])
@@ -124,7 +124,7 @@ def test_killed_replica_fails_no_more_than_what_it_was_answering(on_ray: tuple[C
     assert max(failed) <= 1
 
 
-def test_application_with_a_gate_runs_when_its_proxies_answer(served_runs: Path, ray_cluster: None) -> None:
+def test_application_with_a_gate_runs_when_its_proxies_answer(served_runs, ray_cluster):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     argv = [sys.executable, "-c", GATED, str(served_runs), port]

@@ -77,7 +77,7 @@ def body_until(day: pd.Timestamp, ticker: str, days: int) -> dict[str, Any]:
     ("name", "history", "unit"),
     [("named", 49 + WINDOW, "log return"), ("calm", 66, "volatility"), ("byname", 66, "log return")],
 )
-def test_request_with_own_columns_gets_the_forecast_of_the_test(runs: Path, name: str, history: int, unit: str) -> None:
+def test_request_with_own_columns_gets_the_forecast_of_the_test(runs, name, history, unit):
     tested = pd.read_parquet(runs / name / "predictions.parquet").iloc[[3, -2]]
     with serving(runs, name) as (client, _, _):
         model = client.get("/v1/models").json()["champion"]
@@ -105,7 +105,7 @@ def test_request_with_own_columns_gets_the_forecast_of_the_test(runs: Path, name
     ],
     ids=["missing", "too short", "a field", "a text"],
 )
-def test_request_without_the_column_names_it(runs: Path, change: dict[str, Any], field: str) -> None:
+def test_request_without_the_column_names_it(runs, change, field):
     with serving(runs, "named") as (client, _, _):
         answer = client.post("/v1/forecast", {**body_until(pd.Timestamp("2017-06-01"), "AAA", 80), **change})
         assert answer.status_code == 422
@@ -113,7 +113,7 @@ def test_request_without_the_column_names_it(runs: Path, change: dict[str, Any],
 
 
 @pytest.mark.parametrize("name", ["named", "calm", "byname", "ranked", "expanding"])
-def test_tickers_alone_are_forecast_by_the_prices_that_the_server_has(runs: Path, name: str) -> None:
+def test_tickers_alone_are_forecast_by_the_prices_that_the_server_has(runs, name):
     with serving(runs, name) as (client, _, _):
         assert "/v1/forecast" in client.get("/v1/models").json()["champion"]["paths"]
         both = client.post("/v1/forecast", {"tickers": ["BBB", "AAA"]}).json()
@@ -127,7 +127,7 @@ def test_tickers_alone_are_forecast_by_the_prices_that_the_server_has(runs: Path
 
 
 @pytest.mark.parametrize(("name", "days"), [("ranked", 66), ("expanding", 10_000)])
-def test_columns_that_need_the_servers_prices_are_those_of_training(runs: Path, name: str, days: int) -> None:
+def test_columns_that_need_the_servers_prices_are_those_of_training(runs, name, days):
     predictor = sp500.Predictor(runs / name)
     dataset, prices = predictor.task.prepare(predictor.config), predictor.task.read(predictor.config).prices
     index = dataset.test.index
@@ -148,15 +148,15 @@ def test_columns_that_need_the_servers_prices_are_those_of_training(runs: Path, 
         ({}, "dates"),
     ],
 )
-def test_request_for_tickers_with_a_fault_names_the_field(runs: Path, body: dict[str, Any], field: str) -> None:
+def test_request_for_tickers_with_a_fault_names_the_field(runs, body, field):
     with serving(runs, "named") as (client, _, _):
         answer = client.post("/v1/forecast", body)
         assert (answer.status_code, answer.json()["problems"][0]["field"]) == (422, field)
 
 
-def test_model_that_needs_other_tickers_is_refused_with_the_column(runs: Path) -> None:
+def test_model_that_needs_other_tickers_is_refused_with_the_column(runs):
     with serving(runs, "ranked") as (client, _, _):
         assert "ahead_of_others" in client.get("/v1/models").json()["champion"]["refuses"]
         answer = client.post("/v1/forecast", body_until(pd.Timestamp("2017-06-01"), "AAA", 80))
         assert answer.status_code == 422
-        assert "column ahead_of_others of this model depends on other tickers" in answer.text
+        assert "column ahead_of_others" in answer.text

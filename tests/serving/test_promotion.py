@@ -64,7 +64,7 @@ def version(client: Client) -> str:
     return str(client.post("/v1/forecast", closes()).json().get("version"))
 
 
-def test_model_without_a_promoted_run_is_ready_and_says_so(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_model_without_a_promoted_run_is_ready_and_says_so(runs, capfd):
     with serving(runs, "main") as (client, *_):
         assert client.get("/readyz").status_code == 200
         answer = client.post("/v1/forecast", closes())
@@ -73,7 +73,7 @@ def test_model_without_a_promoted_run_is_ready_and_says_so(runs: Path, capfd: py
         until(lambda: version(client) == "1")
 
 
-def test_requests_go_on_while_models_change(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_requests_go_on_while_models_change(runs, capfd):
     said(capfd, "promote", "returns")
     request, done = closes(), threading.Event()
 
@@ -93,7 +93,7 @@ def test_requests_go_on_while_models_change(runs: Path, capfd: pytest.CaptureFix
         for run, number in (("other", "2"), ("returns", "1"), ("other", "2"), ("returns", "1")):
             said(capfd, "promote", run)
             until(lambda number=number: served.choice.champion.version == number)
-        assert "accepts other requests than run returns" in said(capfd, "promote", "wider", code=2)
+        assert "other requests" in said(capfd, "promote", "wider", code=2)
         assert "holds no run" in said(capfd, "promote", "nothing", code=2)
         shutil.copytree(runs / "other", runs / "torn")
         said(capfd, "promote", "torn")  # the same weights, as another version
@@ -102,11 +102,11 @@ def test_requests_go_on_while_models_change(runs: Path, capfd: pytest.CaptureFix
         until(lambda: served.choice.champion.version == "1")
         weights = runs / "torn" / "checkpoints" / "best" / "model.safetensors"
         weights.write_bytes(weights.read_bytes()[:-10])
-        assert "does not hold the weights" in said(capfd, "promote", "torn", code=1)
+        assert "not hold the weights" in said(capfd, "promote", "torn", code=1)
         # As if it were torn after it was promoted.
         served._loaded.pop(3, None)
         Registry(runs).promote("main", "torn", *_hashes(runs, 3), canary=None, shadow=False)
-        until(lambda: "does not hold the weights" in served.choice.refused)
+        until(lambda: "not hold the weights" in served.choice.refused)
         assert client.get("/v1/models").json()["champion"]["version"] == "1"
         assert "sp500_model_refused 1.0" in client.get("/metrics").text
         said(capfd, "rollback")
@@ -122,7 +122,7 @@ def _hashes(runs: Path, number: int) -> tuple[str, str]:
     return made.weights_sha256, made.interface
 
 
-def test_canary_answers_its_share_and_the_same_request_always_alike(served_runs: Path) -> None:
+def test_canary_answers_its_share_and_the_same_request_always_alike(served_runs):
     predictor = Predictor(served_runs / "returns")
     champion, canary = (Served(predictor, run, "1", run) for run in ("champion", "canary"))
     choice = Choice(champion, canary, 0.1)
@@ -131,8 +131,8 @@ def test_canary_answers_its_share_and_the_same_request_always_alike(served_runs:
     assert picked == [choice.pick(f"request-{number}") for number in range(10_000)]
 
 
-def test_canary_and_shadow_answer_through_http(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert "has no champion yet" in said(capfd, "promote", "other", "--canary", "0.5", code=2)
+def test_canary_and_shadow_answer_through_http(runs, capfd):
+    assert "no champion yet" in said(capfd, "promote", "other", "--canary", "0.5", code=2)
     said(capfd, "promote", "returns")
     said(capfd, "promote", "other", "--canary", "0.5")
     request = closes()
@@ -148,9 +148,7 @@ def test_canary_and_shadow_answer_through_http(runs: Path, capfd: pytest.Capture
     assert "shadow" in said(capfd, "list")
 
 
-def test_shadow_that_fails_shows_in_no_answer(
-    runs: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_shadow_that_fails_shows_in_no_answer(runs, capfd, caplog):
     said(capfd, "promote", "returns")
     said(capfd, "promote", "other", "--shadow")
     with serving(runs, "main") as (client, served, _):
@@ -159,7 +157,7 @@ def test_shadow_that_fails_shows_in_no_answer(
         until(lambda: "shadow other: " in caplog.text)
 
 
-def test_broken_candidate_keeps_no_champion_from_answering(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_broken_candidate_keeps_no_champion_from_answering(runs, capfd):
     said(capfd, "promote", "returns")
     said(capfd, "promote", "other", "--canary", "0.5")
     shutil.rmtree(runs / "other")
@@ -176,7 +174,7 @@ def test_broken_candidate_keeps_no_champion_from_answering(runs: Path, capfd: py
         assert client.get("/readyz").status_code == 503
 
 
-def test_same_run_promoted_twice_is_rolled_back_at_once(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_same_run_promoted_twice_is_rolled_back_at_once(runs, capfd):
     for run in ("returns", "other", "other"):
         said(capfd, "promote", run)
     said(capfd, "rollback")
@@ -186,7 +184,7 @@ def test_same_run_promoted_twice_is_rolled_back_at_once(runs: Path, capfd: pytes
 
 
 @pytest.mark.parametrize("name", ["returns", "direction"])
-def test_score_of_the_answers_is_that_of_the_report(runs: Path, capfd: pytest.CaptureFixture[str], name: str) -> None:
+def test_score_of_the_answers_is_that_of_the_report(runs, capfd, name):
     said(capfd, "promote", name)
     record = Run(runs / name).record()
     assert record is not None
@@ -216,26 +214,26 @@ def test_score_of_the_answers_is_that_of_the_report(runs: Path, capfd: pytest.Ca
     assert "answers judged" in said(capfd, "score")
 
 
-def test_score_without_answers_says_so(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_score_without_answers_says_so(runs, capfd):
     assert "has no champion" in said(capfd, "score", code=2)
     said(capfd, "promote", "returns")
-    assert "no answers were logged" in said(capfd, "score", code=2)
+    assert "no answers" in said(capfd, "score", code=2)
 
 
-def test_damaged_file_of_a_model_is_named_and_changes_nothing(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_damaged_file_of_a_model_is_named_and_changes_nothing(runs, capfd):
     said(capfd, "promote", "returns")
     path = runs / ".models" / "main.json"
     with serving(runs, "main") as (client, served, _):
         whole = path.read_text()
         path.write_text(whole.replace('"run": "returns"', '"run": "other"'))
-        until(lambda: "is not a model's file" in served.choice.refused)
+        until(lambda: "not a model's file" in served.choice.refused)
         assert version(client) == "1"
-        assert "is not a model's file" in said(capfd, "list", code=2)
+        assert "not a model's file" in said(capfd, "list", code=2)
         path.write_text(whole)
         until(lambda: not served.choice.refused)
 
 
-def test_promotions_at_once_are_all_kept(runs: Path) -> None:
+def test_promotions_at_once_are_all_kept(runs):
     registry = Registry(runs)
     with ThreadPoolExecutor(8) as pool:
         made = [
@@ -250,7 +248,7 @@ def test_promotions_at_once_are_all_kept(runs: Path) -> None:
     assert len(model.champions) == 40
 
 
-def test_of_all_that_answered_the_last_are_kept(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_all_that_answered_the_last_are_kept(runs, monkeypatch):
     monkeypatch.setattr(registry, "MOST_CHAMPIONS", 3)
     kept = Registry(runs)
     for one in range(9):
@@ -259,7 +257,7 @@ def test_of_all_that_answered_the_last_are_kept(runs: Path, monkeypatch: pytest.
     assert kept.rollback("main").champion == kept.read("main").version(2)
 
 
-def test_file_of_a_model_that_cannot_be_read_is_not_called_damaged(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_of_a_model_that_cannot_be_read_is_not_called_damaged(runs, monkeypatch):
     def read_bytes(path: Path) -> bytes:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
@@ -268,7 +266,7 @@ def test_file_of_a_model_that_cannot_be_read_is_not_called_damaged(runs: Path, m
         Registry(runs).read("main")
 
 
-def test_name_that_is_none_is_refused(runs: Path) -> None:
+def test_name_that_is_none_is_refused(runs):
     with pytest.raises(ConfigError, match="expected small letters"):
         Registry(runs).read("../elsewhere")
     with pytest.raises(ConfigError, match=r"no run in .*, and no model"):
@@ -286,7 +284,7 @@ def test_name_that_is_none_is_refused(runs: Path) -> None:
         ('"shadow": null', '"shadow": -1'),
     ],
 )
-def test_model_whose_file_names_no_run_or_no_version_is_refused(tmp_path: Path, old: str, new: str) -> None:
+def test_model_whose_file_names_no_run_or_no_version_is_refused(tmp_path, old, new):
     """Whoever can write the file can also seal it."""
     registry = Registry(tmp_path)
     registry.promote("main", "returns", "0" * 64, "same", canary=None, shadow=False)
@@ -296,16 +294,16 @@ def test_model_whose_file_names_no_run_or_no_version_is_refused(tmp_path: Path, 
     text = text.replace(old, new)
     digest = hashlib.sha256(text.encode()).hexdigest()
     path.write_text(f'{text},\n "sha256": "{digest}"\n}}\n')
-    with pytest.raises(ConfigError, match="is not a model's file"):
+    with pytest.raises(ConfigError, match="not a model's file"):
         registry.read("main")
 
 
-def test_rollback_without_an_earlier_champion_is_refused(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_rollback_without_an_earlier_champion_is_refused(runs, capfd):
     said(capfd, "promote", "returns")
-    assert "no champion before this one" in said(capfd, "rollback", code=2)
+    assert "no champion before" in said(capfd, "rollback", code=2)
 
 
-def test_model_is_loaded_once_however_often_it_comes_back(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_is_loaded_once_however_often_it_comes_back(runs, monkeypatch):
     loaded = list[Path]()
     real = models.Predictor
 
@@ -327,7 +325,7 @@ def test_model_is_loaded_once_however_often_it_comes_back(runs: Path, monkeypatc
     assert np.isfinite(served.choice.champion.predictor.recipe.target_scale)
 
 
-def test_answers_wait_for_a_disk_that_takes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_wait_for_a_disk_that_takes_none(tmp_path, monkeypatch):
     monkeypatch.setattr(answers, "MOST_KEPT", 5)
     (tmp_path / "answers").write_text("no folder")
     log = answers.AnswerLog(tmp_path / "answers")
@@ -342,7 +340,7 @@ def test_answers_wait_for_a_disk_that_takes_none(tmp_path: Path, monkeypatch: py
     assert len(list((tmp_path / "answers").iterdir())) == 1
 
 
-def test_answers_can_be_read_while_they_are_written(tmp_path: Path) -> None:
+def test_answers_can_be_read_while_they_are_written(tmp_path):
     log = answers.AnswerLog(tmp_path / "answers")
     for number in range(500):
         log.add(answer(number, f"T{number}"))
@@ -361,9 +359,7 @@ def test_answers_can_be_read_while_they_are_written(tmp_path: Path) -> None:
     assert sorted(log.read()["forecast"].to_pylist()) == list(range(530))
 
 
-def test_answer_for_an_unknown_ticker_keeps_no_other_from_being_judged(
-    runs: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_answer_for_an_unknown_ticker_keeps_no_other_from_being_judged(runs, capfd):
     said(capfd, "promote", "returns")
     with serving(runs, "main") as (client, *_):
         request = closes()
@@ -376,9 +372,7 @@ def test_answer_for_an_unknown_ticker_keeps_no_other_from_being_judged(
     assert (row["judged"], row["answers"]) == (1, 2)
 
 
-def test_answer_to_made_up_prices_neither_counts_nor_replaces_another(
-    runs: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_answer_to_made_up_prices_neither_counts_nor_replaces_another(runs, capfd, monkeypatch):
     monkeypatch.setattr(answers, "PARTS", 2)
     said(capfd, "promote", "returns")
     close = load(DataConfig(tickers=("KO",))).close["KO"].iloc[-90:-5]
@@ -399,7 +393,7 @@ def test_answer_to_made_up_prices_neither_counts_nor_replaces_another(
     known = load(DataConfig(tickers=("KO",))).close["KO"]
     target = np.log(known.loc[kept["session"].iloc[0]] / close.iloc[-1])
     assert row["mse"] == pytest.approx((forecast - target) ** 2, rel=1e-6)
-    assert "3 were for other prices" in said(capfd, "score")
+    assert "for other prices" in said(capfd, "score")
 
 
 def answer(number: int, ticker: str = "KO") -> dict[str, object]:
@@ -407,9 +401,7 @@ def answer(number: int, ticker: str = "KO") -> dict[str, object]:
     return {**same, "request_id": f"r{number}", "ticker": ticker, "as_of": "2022-01-04", "forecast": float(number)}
 
 
-def test_files_of_answers_are_joined_and_the_last_of_those_that_are_alike_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_of_answers_are_joined_and_the_last_of_those_that_are_alike_stays(tmp_path, monkeypatch):
     monkeypatch.setattr(answers, "PARTS", 5)
     folder = tmp_path / "answers"
     logs = [answers.AnswerLog(folder) for _ in range(2)]  # as of two processes
@@ -427,7 +419,7 @@ def test_files_of_answers_are_joined_and_the_last_of_those_that_are_alike_stays(
     assert set(pd.read_parquet(files[0])["request_id"]) <= {f"r{number}" for number in range(46)}
 
 
-def test_oldest_answers_are_dropped_when_there_are_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_answers_are_dropped_when_there_are_too_many(tmp_path, monkeypatch):
     monkeypatch.setattr(answers, "PARTS", 2)
     monkeypatch.setattr(answers, "MOST_ANSWERS", 7)
     log = answers.AnswerLog(tmp_path / "answers")
@@ -437,7 +429,7 @@ def test_oldest_answers_are_dropped_when_there_are_too_many(tmp_path: Path, monk
     assert answers.read(tmp_path / "answers")["forecast"].to_pylist() == list(range(13, 20))
 
 
-def test_damaged_file_of_answers_is_not_joined_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_file_of_answers_is_not_joined_away(tmp_path, monkeypatch):
     monkeypatch.setattr(answers, "PARTS", 3)
     log = answers.AnswerLog(tmp_path / "answers")
     for number in range(3):
@@ -449,9 +441,7 @@ def test_damaged_file_of_answers_is_not_joined_away(tmp_path: Path, monkeypatch:
     assert len(answers.read(tmp_path / "answers")) == 2
 
 
-def test_runs_of_ones_own_task_take_each_others_place_also_in_a_moved_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_runs_of_ones_own_task_take_each_others_place_also_in_a_moved_folder(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     your_own.write(tmp_path)
     for name, width in (("first", 8), ("second", 12)):
@@ -469,7 +459,7 @@ def test_runs_of_ones_own_task_take_each_others_place_also_in_a_moved_folder(
         assert described["state"] == served.choice.champion.predictor.recipe.state
 
 
-def test_run_has_one_role(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_run_has_one_role(runs, capfd):
     said(capfd, "promote", "returns")
     said(capfd, "promote", "other", "--canary", "0.5")
     found = Registry(runs).read("main")

@@ -10,7 +10,6 @@ import pytest
 from http_server import serving
 
 import sp500
-from sp500.data.prices import Prices
 from sp500.runs.store import RunStore
 
 SMALL: dict[str, Any] = {
@@ -28,7 +27,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_request_gets_the_forecast_of_the_test_and_its_naive_forecasts(runs: Path, bundled: Prices) -> None:
+def test_request_gets_the_forecast_of_the_test_and_its_naive_forecasts(runs, bundled):
     row = pd.read_parquet(runs / "alone" / "predictions.parquet").iloc[-1]
     days = bundled.close.loc[: row["date"]].iloc[-257:, 0]
     body = {"ticker": "^GSPC", "dates": [f"{day:%Y-%m-%d}" for day in days.index], "close": days.tolist()}
@@ -43,7 +42,7 @@ def test_request_gets_the_forecast_of_the_test_and_its_naive_forecasts(runs: Pat
         }
 
 
-def test_workers_of_ray_give_the_same_metrics(runs: Path, ray_cluster: None) -> None:
+def test_workers_of_ray_give_the_same_metrics(runs, ray_cluster):
     alone = RunStore(runs).record("alone")
     assert alone is not None
     spread = sp500.train(name="spread", runs_dir=runs, num_workers=2, **SMALL)
@@ -53,7 +52,7 @@ def test_workers_of_ray_give_the_same_metrics(runs: Path, ray_cluster: None) -> 
     assert spread.metrics["test"]["mse"] != alone.metrics["naive"]["ewma"]["mse"]
 
 
-def test_folds_have_their_own_rivals_and_a_search_takes_the_task(tmp_path: Path) -> None:
+def test_folds_have_their_own_rivals_and_a_search_takes_the_task(tmp_path):
     walked = sp500.walk_forward(name="folds", runs_dir=tmp_path, folds=2, test_days=100, **SMALL)
     rows = walked.folds or []
     assert [set(row["naive"]) for row in rows] == [{"last", "mean", "ewma", "har"}] * 2
@@ -66,7 +65,7 @@ def test_folds_have_their_own_rivals_and_a_search_takes_the_task(tmp_path: Path)
     assert found.metrics["test"]["improvement"]["metric"] == "mse"
 
 
-def test_streamed_windows_lead_to_the_rivals_of_those_in_memory(tmp_path: Path) -> None:
+def test_streamed_windows_lead_to_the_rivals_of_those_in_memory(tmp_path):
     record = sp500.scale(name="scale", runs_dir=tmp_path, arms=("in_memory", "streaming"), multipliers=(1, 2), **SMALL)
     rows = record.scale or []
     assert [row["status"] for row in rows] == ["ok"] * 4

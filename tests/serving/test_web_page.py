@@ -30,9 +30,7 @@ def words(html: str) -> str:
     return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", html))
 
 
-def test_page_shows_prices_forecast_rivals_and_record(
-    served_runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_page_shows_prices_forecast_rivals_and_record(served_runs, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(served_runs, tmp_path / "runs")
     assert main(["models", "promote", "returns"]) == 0
@@ -58,7 +56,7 @@ def test_page_shows_prices_forecast_rivals_and_record(
         assert brightness[1] < 40
 
 
-def test_page_asks_for_the_key_and_tells_what_is_wrong(served_runs: Path, tmp_path: Path) -> None:
+def test_page_asks_for_the_key_and_tells_what_is_wrong(served_runs, tmp_path):
     with serving(served_runs, "returns", key="secret") as (client, *_):
         page = browser(tmp_path, "--dump-dom", client.url)
         assert "Authorization: Bearer KEY is missing or wrong" in words(page)
@@ -67,7 +65,7 @@ def test_page_asks_for_the_key_and_tells_what_is_wrong(served_runs: Path, tmp_pa
         assert 'id="answer" hidden=""' in page
 
 
-def test_page_of_a_model_without_prices_says_what_it_is(served_runs: Path, tmp_path: Path) -> None:
+def test_page_of_a_model_without_prices_says_what_it_is(served_runs, tmp_path):
     with serving(served_runs, "synthetic") as (client, *_):
         shown = words(browser(tmp_path, "--dump-dom", client.url))
         assert "task synthetic" in shown
