@@ -79,6 +79,6 @@ def test_all_modes_of_a_search_are_the_scripts_to_time(tmp_path: Path) -> None:
 
 def test_limit_by_a_signal_is_refused_in_a_thread_before_any_trial(tmp_path: Path) -> None:
     limited = {"space": "grid18", "mode": "sequential", "trial_timeout": 60.0, "runs_dir": tmp_path, "name": "limited"}
-    with ThreadPoolExecutor(1) as pool, pytest.raises(ConfigError, match=r"trial_timeout 60: .* mode packed"):
+    with ThreadPoolExecutor(1) as pool, pytest.raises(ConfigError, match=r"trial_timeout 60"):
         pool.submit(sp500.search, **limited, **QUICK).result()
     assert not (tmp_path / "limited" / "trials.jsonl").exists()

@@ -41,7 +41,7 @@ def judge(*words: str) -> RunRecord:
     return record
 
 
-def test_forecasts_of_log_volatility_are_in_its_own_units() -> None:
+def test_forecasts_of_log_volatility_are_in_its_own_units():
     data = {"source": "quant.csv", "window": 5}
     own = sp500.train(name="own", task="volatility", data=data, model={"kind": "linear"}, train={"epochs": 2})
     record = judge("runs/own/predictions.parquet", "--name", "else", "--task", "volatility", *FLAGS)
@@ -51,7 +51,7 @@ def test_forecasts_of_log_volatility_are_in_its_own_units() -> None:
 
 
 @pytest.mark.parametrize("dates", [("2020-01-02 20:00-05:00", "2020-01-03 20:00-05:00"), ("20200102", "20200103")])
-def test_names_and_dates_of_a_file_stay_as_they_are_written(tmp_path: Path, dates: tuple[str, str]) -> None:
+def test_names_and_dates_of_a_file_stay_as_they_are_written(tmp_path, dates):
     file = tmp_path / "f.CSV"
     file.write_text(f"date,ticker,forecast\n{dates[0]},NA,0.1\n{dates[1]},007,0.2\n")
     table = read_forecasts(file)
@@ -60,7 +60,7 @@ def test_names_and_dates_of_a_file_stay_as_they_are_written(tmp_path: Path, date
 
 
 @pytest.mark.parametrize(("task", "file"), [("returns", "f.parquet"), ("direction", "f.csv")])
-def test_forecasts_of_a_run_get_its_verdict_and_a_row_next_to_it(task: str, file: str) -> None:
+def test_forecasts_of_a_run_get_its_verdict_and_a_row_next_to_it(task, file):
     own = train(task, horizon=2)
     table = pd.read_parquet("runs/own/predictions.parquet").sample(frac=1, random_state=0)
     table.to_csv(file, index=False) if file.endswith(".csv") else table.to_parquet(file)
@@ -87,7 +87,7 @@ def test_forecasts_of_a_run_get_its_verdict_and_a_row_next_to_it(task: str, file
     assert "(made elsewhere: gaps and leaks not checked)" in Path("runs/report/report.md").read_text()
 
 
-def test_part_of_the_test_is_judged_on_that_part() -> None:
+def test_part_of_the_test_is_judged_on_that_part():
     train("returns")
     table = pd.read_parquet("runs/own/predictions.parquet").iloc[10:70]
     table.to_parquet("f.parquet")
@@ -111,15 +111,13 @@ def change(**columns: Any) -> pd.DataFrame:
         (change(date=["2015-06-01", "2015-06-02"]), "has no forecast of the test"),
     ],
 )
-def test_file_with_a_fault_is_refused_with_its_row(
-    table: pd.DataFrame, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_file_with_a_fault_is_refused_with_its_row(table, message, capsys):
     table.to_csv("f.csv", index=False)
     assert cli(["judge", "f.csv", "--name", "else", *FLAGS]) == 3
     assert message in capsys.readouterr().err
 
 
-def test_forecasts_of_earlier_dates_are_judged_after_the_advice(capsys: pytest.CaptureFixture[str]) -> None:
+def test_forecasts_of_earlier_dates_are_judged_after_the_advice(capsys):
     dates = price_files.make_table()["date"].unique()[300:420]
     pd.DataFrame({"date": dates, "ticker": "BBB", "forecast": 0.001}).to_csv("f.csv", index=False)
     assert cli(["judge", "f.csv", "--name", "early", *FLAGS]) == 3

@@ -39,7 +39,7 @@ def fitted(config: RunConfig) -> tuple[FitResult, float]:
     return fit(task, dataset, config, SoloWorker(torch.device("cpu"))), dataset.target_scale
 
 
-def test_seeds_give_the_metrics_of_separate_runs(tmp_path: Path) -> None:
+def test_seeds_give_the_metrics_of_separate_runs(tmp_path):
     together = launched(settings(seed=4), tmp_path / "together", seeds=3)
     assert together.seeds is not None
     for row in together.seeds:
@@ -50,7 +50,7 @@ def test_seeds_give_the_metrics_of_separate_runs(tmp_path: Path) -> None:
     assert together.metrics["test"] == together.seeds[0]["test"]
 
 
-def test_resumed_run_of_several_seeds_trains_no_epoch_again(tmp_path: Path) -> None:
+def test_resumed_run_of_several_seeds_trains_no_epoch_again(tmp_path):
     first = launched(settings(), tmp_path, seeds=2)
     times = {path: path.stat().st_mtime_ns for path in tmp_path.glob("run/seed-1/checkpoints/epoch-*")}
     again = launched(settings(), tmp_path, resume=True, seeds=2)
@@ -59,7 +59,7 @@ def test_resumed_run_of_several_seeds_trains_no_epoch_again(tmp_path: Path) -> N
     assert again.seeds == first.seeds
 
 
-def test_refit_equals_a_plain_fit_on_all_dates_before_the_test(tmp_path: Path) -> None:
+def test_refit_equals_a_plain_fit_on_all_dates_before_the_test(tmp_path):
     record = launched(settings(refit=True), tmp_path)
     chosen, _ = fitted(settings())
     assert record.best_epoch == chosen.best_epoch > 0
@@ -70,7 +70,7 @@ def test_refit_equals_a_plain_fit_on_all_dates_before_the_test(tmp_path: Path) -
     np.testing.assert_allclose(forecast, expected.outputs["test"][:, 0] * scale, rtol=1e-9)
 
 
-def test_refit_trains_up_to_the_last_validation_date_and_keeps_the_gap(tmp_path: Path) -> None:
+def test_refit_trains_up_to_the_last_validation_date_and_keeps_the_gap(tmp_path):
     record = launched(settings(refit=True), tmp_path)
     assert record.refit is not None
     before, after = record.data["splits"], record.refit["splits"]
@@ -79,7 +79,7 @@ def test_refit_trains_up_to_the_last_validation_date_and_keeps_the_gap(tmp_path:
     assert record.refit["epochs"] == record.best_epoch
 
 
-def test_refit_leaves_the_judged_model_where_a_run_keeps_its_model(tmp_path: Path) -> None:
+def test_refit_leaves_the_judged_model_where_a_run_keeps_its_model(tmp_path):
     launched(settings(refit=True), tmp_path / "refit")
     launched(settings(), tmp_path / "plain")
     names = {path.name for path in (tmp_path / "refit" / "run" / "checkpoints").iterdir()}
@@ -89,6 +89,6 @@ def test_refit_leaves_the_judged_model_where_a_run_keeps_its_model(tmp_path: Pat
 
 
 @pytest.mark.parametrize("wrong", [{"data": {"valid_from_train": 0}}, {"task": "synthetic"}])
-def test_refit_without_validation_dates_is_refused(wrong: dict[str, object]) -> None:
+def test_refit_without_validation_dates_is_refused(wrong):
     with pytest.raises(ValidationError, match=r"train\.refit"):
         RunConfig.model_validate({"train": {"refit": True}, **wrong})

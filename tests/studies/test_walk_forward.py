@@ -98,7 +98,7 @@ def deadly(folds: Folds, number: int) -> Folds:
     return Deadly(**vars(folds))
 
 
-def test_folds_on_ray_are_the_same_to_the_last_bit(ray_cluster: None, walked: Walked, whole: RunRecord) -> None:
+def test_folds_on_ray_are_the_same_to_the_last_bit(ray_cluster, walked, whole):
     on_ray = walked("ray", at_once=2)
     assert numbers(on_ray) == numbers(whole)
     assert on_ray.metrics == whole.metrics
@@ -106,7 +106,7 @@ def test_folds_on_ray_are_the_same_to_the_last_bit(ray_cluster: None, walked: Wa
     assert [row["status"] for row in numbers(whole)] == ["ok"] * 3
 
 
-def test_row_tells_dates_windows_and_scores(whole: RunRecord, folds: Folds) -> None:
+def test_row_tells_dates_windows_and_scores(whole, folds):
     for row, cut in zip(whole.folds or (), folds.cuts, strict=True):
         assert row["splits"]["test"] == [str(day) for day in cut.test]
         assert row["windows"]["test"] == 200
@@ -118,7 +118,7 @@ def test_row_tells_dates_windows_and_scores(whole: RunRecord, folds: Folds) -> N
     assert whole.samples == sum(row["windows"]["train"] * 2 for row in whole.folds or ())
 
 
-def test_summary_is_mean_deviation_and_count_over_folds(whole: RunRecord) -> None:
+def test_summary_is_mean_deviation_and_count_over_folds(whole):
     rows, metrics = numbers(whole), whole.metrics
     errors = [row["test"]["mse"] for row in rows]
     assert metrics["test"]["mse"] == pytest.approx(
@@ -133,9 +133,7 @@ def test_summary_is_mean_deviation_and_count_over_folds(whole: RunRecord) -> Non
 
 
 @pytest.mark.parametrize("at_once", [0, 2])
-def test_failing_fold_says_why_and_loses_no_other(
-    ray_cluster: None, walked: Walked, folds: Folds, whole: RunRecord, at_once: int
-) -> None:
+def test_failing_fold_says_why_and_loses_no_other(ray_cluster, walked, folds, whole, at_once):
     record = walked("broken", broken(folds, 2), at_once=at_once)
     assert [row["status"] for row in numbers(record)] == ["ok", "failed", "ok"]
     assert "too_short: no ticker has data.window" in numbers(record)[1]["reason"]
@@ -143,23 +141,19 @@ def test_failing_fold_says_why_and_loses_no_other(
     assert (record.metrics["failed"], record.metrics["test"]["mse"]["count"]) == (1, 2)
 
 
-def test_killed_worker_of_ray_is_one_failed_fold(
-    ray_cluster: None, walked: Walked, folds: Folds, whole: RunRecord
-) -> None:
+def test_killed_worker_of_ray_is_one_failed_fold(ray_cluster, walked, folds, whole):
     record = walked("deadly", deadly(folds, 1), at_once=2)
     assert [row["status"] for row in numbers(record)] == ["failed", "ok", "ok"]
     assert "WorkerCrashedError" in numbers(record)[0]["reason"]
     assert numbers(record)[0]["splits"] == numbers(whole)[0]["splits"]
 
 
-def test_all_folds_failing_is_an_error_with_the_reasons(walked: Walked) -> None:
+def test_all_folds_failing_is_an_error_with_the_reasons(walked):
     with pytest.raises(SP500Error, match=r"all 3 folds failed:(.|\n)*diverged"):
         walked("none", lr=1e30, clip=0.0)
 
 
-def test_resumed_run_trains_only_missing_and_failed_folds(
-    walked: Walked, folds: Folds, whole: RunRecord, tmp_path: Path
-) -> None:
+def test_resumed_run_trains_only_missing_and_failed_folds(walked, folds, whole, tmp_path):
     walked("cut", broken(folds, 3))
     path = tmp_path / "cut" / "folds.jsonl"
     first, second, failed = path.read_text().splitlines()
@@ -172,14 +166,14 @@ def test_resumed_run_trains_only_missing_and_failed_folds(
     assert path.read_text().count("\n") == 4
 
 
-def test_folds_on_other_prices_are_not_mixed(walked: Walked, folds: Folds, prices: Prices) -> None:
+def test_folds_on_other_prices_are_not_mixed(walked, folds, prices):
     walked("mixed")
     other = replace(folds, prices=Prices({"close": prices.close * 2}, "test"))
     with pytest.raises(ConfigError, match="other prices"):
         walked("mixed", other)
 
 
-def test_damaged_rows_are_told_by_their_file(walked: Walked, tmp_path: Path) -> None:
+def test_damaged_rows_are_told_by_their_file(walked, tmp_path):
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "folds.jsonl").write_text("[1]\n")
     with pytest.raises(ConfigError, match=r"folds\.jsonl, line 1 is damaged"):
