@@ -90,7 +90,7 @@ def check(database: Database, runs: Path) -> None:
             assert database.status(child) == "FINISHED"
 
 
-def test_runs_of_every_kind_are_there_once_and_a_second_sync_writes_nothing(runs: Path, tmp_path: Path) -> None:
+def test_runs_of_every_kind_are_there_once_and_a_second_sync_writes_nothing(runs, tmp_path):
     first = sync(runs, tmp_path / "store")
     database = Database(tmp_path / "store" / "mlflow.db")
     check(database, runs)
@@ -105,7 +105,7 @@ def test_runs_of_every_kind_are_there_once_and_a_second_sync_writes_nothing(runs
 
 
 @pytest.mark.parametrize("at", [3, 15])
-def test_sync_killed_half_way_is_completed_by_the_next(runs: Path, store: Path, at: int) -> None:
+def test_sync_killed_half_way_is_completed_by_the_next(runs, store, at):
     database = Database(store / "mlflow.db")
     process = forks.Script(sync_command(runs, store))
     until(lambda: database.count() >= at, process, 0.02)
@@ -115,7 +115,7 @@ def test_sync_killed_half_way_is_completed_by_the_next(runs: Path, store: Path, 
     check(database, runs)
 
 
-def test_config_record_and_predictions_lie_in_mlflow_as_they_are(few_runs: Path, store: Path) -> None:
+def test_config_record_and_predictions_lie_in_mlflow_as_they_are(few_runs, store):
     sync(few_runs, store.as_uri(), "--weights")
     database = Database(store / "mlflow.db")
     ok = database.parents()["ok"]
@@ -140,9 +140,7 @@ def test_config_record_and_predictions_lie_in_mlflow_as_they_are(few_runs: Path,
     assert found == {**files, "best/model.safetensors": weights}
 
 
-def test_run_made_anew_under_its_name_takes_the_place_of_the_old_one(
-    few_runs: Path, store: Path, tmp_path: Path
-) -> None:
+def test_run_made_anew_under_its_name_takes_the_place_of_the_old_one(few_runs, store, tmp_path):
     sync(few_runs, store)
     database = Database(store / "mlflow.db")
     old = database.parents()["ok"]
@@ -165,7 +163,7 @@ def test_run_made_anew_under_its_name_takes_the_place_of_the_old_one(
     assert database.parents()["ok"] == new
 
 
-def test_run_that_was_made_twice_in_mlflow_is_there_once_after_a_sync(few_runs: Path, store: Path) -> None:
+def test_run_that_was_made_twice_in_mlflow_is_there_once_after_a_sync(few_runs, store):
     sync(few_runs, store)
     database = Database(store / "mlflow.db")
     with closing(sqlite3.connect(database.path)) as written:  # as when the answer to its making was lost
@@ -181,7 +179,7 @@ def test_run_that_was_made_twice_in_mlflow_is_there_once_after_a_sync(few_runs: 
     check(database, few_runs)
 
 
-def test_damaged_run_is_named_and_keeps_no_other(few_runs: Path, store: Path) -> None:
+def test_damaged_run_is_named_and_keeps_no_other(few_runs, store):
     record = few_runs / "ok" / "record.json"
     record.write_text(record.read_text().replace('"solo"', '"ray"'))
     found = sync(few_runs, store, code=1)
@@ -189,7 +187,7 @@ def test_damaged_run_is_named_and_keeps_no_other(few_runs: Path, store: Path) ->
     assert Database(store / "mlflow.db").parents().keys() == {"killed", "search"}
 
 
-def test_two_syncs_at_once_write_everything_once(few_runs: Path, tmp_path: Path) -> None:
+def test_two_syncs_at_once_write_everything_once(few_runs, tmp_path):
     argv = sync_command(few_runs, tmp_path / "store")
     both = [forks.Script(argv) for _ in range(2)]
     assert [process.wait(240) for process in both] == [0, 0]
@@ -197,7 +195,7 @@ def test_two_syncs_at_once_write_everything_once(few_runs: Path, tmp_path: Path)
     assert Database(tmp_path / "store" / "mlflow.db").runs("deleted") == {}
 
 
-def test_run_that_goes_on_is_running_and_a_stopped_sync_ends_with_its_signal(few_runs: Path, store: Path) -> None:
+def test_run_that_goes_on_is_running_and_a_stopped_sync_ends_with_its_signal(few_runs, store):
     database = Database(store / "mlflow.db")
     with (few_runs / "killed" / ".lock").open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)  # what a process that writes the run holds
@@ -210,7 +208,7 @@ def test_run_that_goes_on_is_running_and_a_stopped_sync_ends_with_its_signal(few
     check(database, few_runs)
 
 
-def test_folder_of_runs_that_cannot_be_written_is_mirrored(few_runs: Path, store: Path, make_disk) -> None:
+def test_folder_of_runs_that_cannot_be_written_is_mirrored(few_runs, store, make_disk):
     disk = make_disk("size=64m")
     shutil.copytree(few_runs / "ok", disk / "ok", symlinks=True)
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
@@ -219,8 +217,8 @@ def test_folder_of_runs_that_cannot_be_written_is_mirrored(few_runs: Path, store
 
 
 def test_sync_without_a_server_or_to_one_that_goes_away_names_what_is_missing_and_the_next_completes_it(
-    few_runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    few_runs, tmp_path, monkeypatch
+):
     port = free_port()
     uri = f"http://127.0.0.1:{port}"
     for fault in (broken, hanging, lambda port: nullcontext()):
@@ -259,9 +257,7 @@ INVALID_HOST = "Invalid Host header - possible DNS rebinding attack detected"
         (200, '{"status": "ok"}', "http://127.0.0.1:{port}/mlflow/: set its address"),
     ],
 )
-def test_answer_of_another_server_is_one_message_that_says_what_to_do(
-    tmp_path: Path, status: int, answer: str, advice: str
-) -> None:
+def test_answer_of_another_server_is_one_message_that_says_what_to_do(tmp_path, status, answer, advice):
     with serving(lambda request: request.reply(status, answer)) as server:
         done = forks.run(sync_command(tmp_path, f"{server.url}/mlflow/"))
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
@@ -270,9 +266,7 @@ def test_answer_of_another_server_is_one_message_that_says_what_to_do(
     assert asked == ["/mlflow/api/2.0/mlflow/experiments/get-by-name"]  # the path once, and one try
 
 
-def test_training_imports_nothing_of_it_and_ends_well_next_to_a_server_that_hangs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_imports_nothing_of_it_and_ends_well_next_to_a_server_that_hangs(tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
     port = free_port()
     uri = f"http://127.0.0.1:{port}"
@@ -292,7 +286,7 @@ def test_training_imports_nothing_of_it_and_ends_well_next_to_a_server_that_hang
         assert follower.wait(60) == 143
 
 
-def test_database_that_cannot_be_opened_is_a_server_that_is_gone(few_runs: Path, tmp_path: Path) -> None:
+def test_database_that_cannot_be_opened_is_a_server_that_is_gone(few_runs, tmp_path):
     (tmp_path / "store" / "mlflow.db").mkdir(parents=True)
     assert len(sync(few_runs, tmp_path / "store", code=1)["missing"]) == 3
 
@@ -307,7 +301,7 @@ def test_database_that_cannot_be_opened_is_a_server_that_is_gone(few_runs: Path,
         ),
     ],
 )
-def test_database_that_mlflow_did_not_make_is_one_message(tmp_path: Path, script: str, reason: str) -> None:
+def test_database_that_mlflow_did_not_make_is_one_message(tmp_path, script, reason):
     for folder in ("runs", "store"):
         (tmp_path / folder).mkdir()
     database = tmp_path / "store" / "mlflow.db"
@@ -321,7 +315,7 @@ def test_database_that_mlflow_did_not_make_is_one_message(tmp_path: Path, script
     assert reason in done.stderr
 
 
-def test_locked_database_is_a_server_that_is_gone(few_runs: Path, store: Path) -> None:
+def test_locked_database_is_a_server_that_is_gone(few_runs, store):
     with closing(sqlite3.connect(store / "mlflow.db", isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         assert len(sync(few_runs, store, code=1)["missing"]) == 3
