@@ -73,7 +73,7 @@ def sign(day: pd.DataFrame) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(("name", "weigh"), [("model", sign), ("long_short", top_less_bottom(3))])
-def test_strategy_is_that_of_a_loop_over_the_dates(name: str, weigh: Weigh) -> None:
+def test_strategy_is_that_of_a_loop_over_the_dates(name, weigh):
     table = make_table(9)
     net, details = earn_by_loop(table, weigh), detail(table)
     strategy = next(rule for rule in details["strategies"] if rule["name"] == name)
@@ -90,7 +90,7 @@ def test_strategy_is_that_of_a_loop_over_the_dates(name: str, weigh: Weigh) -> N
 
 
 @pytest.mark.parametrize(("tickers", "groups"), [(5, 0), (7, 3), (29, 3), (30, 5), (100, 10)])
-def test_portfolios_are_terciles_quintiles_or_deciles_of_equal_number(tickers: int, groups: int) -> None:
+def test_portfolios_are_terciles_quintiles_or_deciles_of_equal_number(tickers, groups):
     day = {"date": "2021-01-04", "ticker": [f"T{n}" for n in range(tickers)], "forecast": np.arange(tickers) / 1000.0}
     table = pd.DataFrame(day)
     assert breakdown.count_groups(table) == groups
@@ -101,7 +101,7 @@ def test_portfolios_are_terciles_quintiles_or_deciles_of_equal_number(tickers: i
         assert breakdown.count_groups(table.assign(forecast=1.0)) == 0
 
 
-def test_scores_of_tickers_and_years_are_those_of_pandas() -> None:
+def test_scores_of_tickers_and_years_are_those_of_pandas():
     table = make_table(7)
     details = detail(table)
     for scores, by in ((details["tickers"], table["ticker"]), (details["years"], table["date"].dt.year)):
@@ -121,7 +121,7 @@ def test_scores_of_tickers_and_years_are_those_of_pandas() -> None:
         assert added["hit_rate"] == pytest.approx(score["hit_rate"], rel=1e-9)
 
 
-def test_bins_and_residuals_are_those_of_pandas_and_scipy() -> None:
+def test_bins_and_residuals_are_those_of_pandas_and_scipy():
     table = make_table(7)
     details = detail(table)
     places = (np.arange(len(table)) + 0.5) * 10 // len(table)
@@ -149,7 +149,7 @@ class _Reshaped:
 
 
 @pytest.mark.parametrize(("length", "names"), [(1, ["a", "b", "c"]), (4, ["a"])], ids=["features", "lags"])
-def test_importance_is_that_of_scikit_learn(length: int, names: list[str]) -> None:
+def test_importance_is_that_of_scikit_learn(length, names):
     generator = np.random.default_rng(3)
     count, repeats = 400, 4
     x = generator.standard_normal((count, length * len(names)))

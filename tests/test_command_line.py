@@ -57,7 +57,7 @@ class Settings(Frozen):
         return self
 
 
-def test_flags_give_the_settings_over_the_default() -> None:
+def test_flags_give_the_settings_over_the_default():
     base = Settings(run="old", steps=3, train=Section(learning_rate=0.5))
     words = ["new", "a", "b", "--place", "pod", "--train.no-shuffle", "--verbose"]
     settings = arguments.parse(Settings, words, default=base)
@@ -77,14 +77,12 @@ def test_flags_give_the_settings_over_the_default() -> None:
         (["--secrets", "hush"], "--secrets: String should have at most 3 characters, got (hidden)"),
     ],
 )
-def test_error_names_the_flag_of_a_refused_value(words: list[str], said: str) -> None:
+def test_error_names_the_flag_of_a_refused_value(words, said):
     with pytest.raises(ConfigError, match=re.escape(said)):
         arguments.parse(Settings, ["run", *words])
 
 
-def test_help_has_no_empty_defaults_and_no_none(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_has_no_empty_defaults_and_no_none(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "100")
     with pytest.raises(SystemExit):
         arguments.parse(Settings, ["--help"], "test")
@@ -105,7 +103,7 @@ def test_help_has_no_empty_defaults_and_no_none(
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_no_verb_shows_a_default_that_says_nothing(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_verb_shows_a_default_that_says_nothing(verb, capsys):
     with pytest.raises(SystemExit) as end:
         main([*verb.split(), "--help"])
     assert end.value.code == 0

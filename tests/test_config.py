@@ -17,7 +17,7 @@ from sp500.errors import ConfigError
 from sp500.schema import validate
 
 
-def test_settings_of_the_earlier_trainer_run_as_they_are() -> None:
+def test_settings_of_the_earlier_trainer_run_as_they_are():
     text = """
     data: {npz_path: prepared/windows.npz, valid_from_train: true, shuffle_train: true, norm: zscore}
     model: {kind: lstm, hidden: 128, layers: 2, dropout: 0.2}
@@ -32,7 +32,7 @@ def test_settings_of_the_earlier_trainer_run_as_they_are() -> None:
     assert DataConfig(valid_from_train=False).valid_from_train == 0.0
 
 
-def test_settings_survive_their_file() -> None:
+def test_settings_survive_their_file():
     config = RunConfig(
         task="direction",
         data={"tickers": ["AAPL", "KO"], "start": "2000-01-03", "real_moves": ["KO:2000-01-04"], "npz_path": "a.npz"},
@@ -73,7 +73,7 @@ def test_settings_survive_their_file() -> None:
         ({"synthetic": {"classes": 1}}, "synthetic.classes", "greater than 1"),
     ],
 )
-def test_bad_setting_is_refused_by_key_and_value(settings: dict[str, Any], key: str, said: str) -> None:
+def test_bad_setting_is_refused_by_key_and_value(settings, key, said):
     with pytest.raises(ValidationError) as caught:
         RunConfig.model_validate(settings)
     (error,) = caught.value.errors()
@@ -96,18 +96,18 @@ def test_bad_setting_is_refused_by_key_and_value(settings: dict[str, Any], key: 
         (lambda: setattr(RunConfig().train, "epochs", 3), "frozen"),
     ],
 )
-def test_settings_that_do_not_fit_together_are_refused_by_both_names(make, said: str) -> None:
+def test_settings_that_do_not_fit_together_are_refused_by_both_names(make, said):
     with pytest.raises(ValidationError, match=said):
         make()
 
 
-def test_gap_is_the_one_given_or_window_and_horizon() -> None:
+def test_gap_is_the_one_given_or_window_and_horizon():
     assert DataConfig(window=30, horizon=1, gap=31).purge == 31
     assert DataConfig(window=20, horizon=5).purge == 25
 
 
 @pytest.mark.parametrize("name", ["a", "0", "a.b_c-d", "9" * 63, "run-2020.01.02"])
-def test_run_name_that_is_one_is_taken(name: str) -> None:
+def test_run_name_that_is_one_is_taken(name):
     assert IOConfig(run_name=name).run_name == name
 
 
@@ -115,7 +115,7 @@ BAD_NAMES = ["", ".", "..", "../..", "/tmp/a", "a/b", "a\\b", "Run", "-a", "_a",
 
 
 @pytest.mark.parametrize("name", [*BAD_NAMES, "9" * 64])
-def test_run_name_that_could_leave_the_folder_is_refused(name: str) -> None:
+def test_run_name_that_could_leave_the_folder_is_refused(name):
     with pytest.raises(ValidationError, match="run_name"):
         IOConfig(run_name=name)
 
@@ -129,7 +129,7 @@ def changed(settings: dict[str, Any], base: dict[str, Any] | None = None) -> Run
     return RunConfig.model_validate({**(base or {}), **settings})
 
 
-def test_fingerprints_stay_what_they_were_in_older_records() -> None:
+def test_fingerprints_stay_what_they_were_in_older_records():
     # Of 2026-11-23, before train.amp, schedule, warmup, lr_end and decay.
     for settings, fingerprint in (
         ({}, "6c2cd02dc0edf4da"),
@@ -152,7 +152,7 @@ def test_fingerprints_stay_what_they_were_in_older_records() -> None:
     ],
     ids=str,
 )
-def test_settings_of_training_that_do_not_fit_together_are_refused(train: dict[str, Any], said: str) -> None:
+def test_settings_of_training_that_do_not_fit_together_are_refused(train, said):
     with pytest.raises(ValidationError, match=said):
         changed({"train": train})
 
@@ -171,7 +171,7 @@ def test_settings_of_training_that_do_not_fit_together_are_refused(train: dict[s
     ],
     ids=str,
 )
-def test_fingerprint_leaves_out_where_and_how_a_run_runs(settings: dict[str, Any]) -> None:
+def test_fingerprint_leaves_out_where_and_how_a_run_runs(settings):
     assert changed(settings).fingerprint == BASE.fingerprint
 
 
@@ -220,7 +220,7 @@ def test_fingerprint_leaves_out_where_and_how_a_run_runs(settings: dict[str, Any
     ],
     ids=str,
 )
-def test_fingerprint_changes_with_what_decides_the_numbers(settings: dict[str, Any]) -> None:
+def test_fingerprint_changes_with_what_decides_the_numbers(settings):
     assert changed(settings).fingerprint != BASE.fingerprint
 
 
@@ -237,12 +237,12 @@ def test_fingerprint_changes_with_what_decides_the_numbers(settings: dict[str, A
     ],
     ids=str,
 )
-def test_fingerprint_of_the_smoke_job_covers_what_it_uses(settings: dict[str, Any], same: bool) -> None:
+def test_fingerprint_of_the_smoke_job_covers_what_it_uses(settings, same):
     smoke = {"task": "synthetic"}
     assert (changed(settings, smoke).fingerprint == changed({}, smoke).fingerprint) == same
 
 
-def test_fingerprint_of_a_model_leaves_out_keys_it_does_not_use() -> None:
+def test_fingerprint_of_a_model_leaves_out_keys_it_does_not_use():
     plain = RunConfig(model=ModelConfig(kind="linear"))
     other = plain.model_copy(update={"model": plain.model.model_copy(update={"hidden": 7})})
     assert plain.fingerprint == other.fingerprint
@@ -254,14 +254,14 @@ def run_python(program: str) -> str:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def test_fingerprint_is_16_hex_digits_and_the_same_in_another_process() -> None:
+def test_fingerprint_is_16_hex_digits_and_the_same_in_another_process():
     printed = run_python("from sp500.config import RunConfig; print(RunConfig().fingerprint)")
     assert printed == BASE.fingerprint
     assert int(printed, 16) < 16**16
     assert len(printed) == 16
 
 
-def test_per_worker_pair_of_runs_shares_a_fingerprint_with_the_global_batch_it_amounts_to() -> None:
+def test_per_worker_pair_of_runs_shares_a_fingerprint_with_the_global_batch_it_amounts_to():
     per_worker = RunConfig(num_workers=2, train=TrainConfig(per_worker_batch=True, batch_size=128, lr=0.0005))
     assert per_worker.fingerprint == RunConfig(train=TrainConfig(batch_size=256, lr=0.001)).fingerprint
 
@@ -272,12 +272,12 @@ def test_per_worker_pair_of_runs_shares_a_fingerprint_with_the_global_batch_it_a
 @pytest.mark.parametrize(
     ("workers", "per_worker", "times"), [(0, False, 1), (4, False, 1), (0, True, 1), (1, True, 1), (4, True, 4)]
 )
-def test_batch_and_rate_grow_with_workers_only_when_they_are_per_worker(workers, per_worker, times) -> None:
+def test_batch_and_rate_grow_with_workers_only_when_they_are_per_worker(workers, per_worker, times):
     config = RunConfig(num_workers=workers, train=TrainConfig(per_worker_batch=per_worker))
     assert (config.batch_size, config.lr) == (256 * times, pytest.approx(0.001 * times))
 
 
-def test_settings_load_nothing_heavy() -> None:
+def test_settings_load_nothing_heavy():
     heavy = "('torch', 'ray', 'numpy', 'pandas')"
     assert run_python(f"import sys, sp500.config; print([name for name in {heavy} if name in sys.modules])") == "[]"
 
@@ -287,7 +287,7 @@ EARLIER = json.loads((Path(__file__).parent / "fingerprints.json").read_text())
 
 
 @pytest.mark.parametrize("source", ["bundled", "yfinance"])
-def test_names_of_tickers_mean_the_same_in_any_case(source: str) -> None:
+def test_names_of_tickers_mean_the_same_in_any_case(source):
     typed, written = (
         RunConfig(data={"source": source, "tickers": names}) for names in (["aapl ", "Ko"], ["AAPL", "KO"])
     )
@@ -298,7 +298,7 @@ def test_names_of_tickers_mean_the_same_in_any_case(source: str) -> None:
 
 
 @pytest.mark.parametrize(("settings", "fingerprint"), EARLIER)
-def test_fingerprints_of_earlier_runs_stay(settings: dict[str, Any], fingerprint: str) -> None:
+def test_fingerprints_of_earlier_runs_stay(settings, fingerprint):
     assert RunConfig.model_validate(settings).fingerprint == fingerprint
 
 
@@ -312,6 +312,6 @@ def test_fingerprints_of_earlier_runs_stay(settings: dict[str, Any], fingerprint
         ({"model": {"kind": "mine.py:Net", "options": {"cap": [float("nan")]}}}, "model.options.cap.*finite"),
     ],
 )
-def test_unknown_task_or_model_is_refused_with_the_nearest(settings: dict[str, Any], said: str) -> None:
+def test_unknown_task_or_model_is_refused_with_the_nearest(settings, said):
     with pytest.raises(ConfigError, match=said):
         validate(RunConfig, settings, "here")

@@ -31,7 +31,7 @@ def is_whole(data: bytes) -> bool:
     return data[6:] == bytes([b"abcdefgh"[count % 8]]) * count
 
 
-def test_reader_sees_no_partial_file_while_writers_are_killed(tmp_path: Path) -> None:
+def test_reader_sees_no_partial_file_while_writers_are_killed(tmp_path):
     path, generator, versions = tmp_path / "record.json", np.random.default_rng(0), set()
     fork = multiprocessing.get_context("fork")
     write_atomic(path, "000001b")
@@ -54,7 +54,7 @@ def test_reader_sees_no_partial_file_while_writers_are_killed(tmp_path: Path) ->
     assert len(versions) > 15
 
 
-def test_write_that_fails_leaves_the_old_file_and_no_rest(tmp_path: Path) -> None:
+def test_write_that_fails_leaves_the_old_file_and_no_rest(tmp_path):
     path = tmp_path / "record.json"
     write_atomic(path, "old")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -75,7 +75,7 @@ def test_file_for_its_owner_alone_is_so_from_the_first(tmp_path):
 
 
 @pytest.mark.parametrize("content", ["text", b"bytes\x00", "", "ä"])
-def test_file_holds_what_was_written(tmp_path: Path, content: str | bytes) -> None:
+def test_file_holds_what_was_written(tmp_path, content):
     write_atomic(tmp_path / "file", content)
     assert (tmp_path / "file").read_bytes() == (content.encode() if isinstance(content, str) else content)
 
@@ -110,7 +110,7 @@ def test_line_is_not_appended_through_a_link(tmp_path):
     target = tmp_path / "elsewhere"
     target.write_text("mine\n")
     (tmp_path / "epochs.jsonl").symlink_to(target)
-    with pytest.raises(DiskError, match=r"epochs\.jsonl: .*it is a link, which is not followed"):
+    with pytest.raises(DiskError, match=r"epochs\.jsonl: .*it is a link"):
         append_durably(tmp_path / "epochs.jsonl", "line")
     assert target.read_text() == "mine\n"
 

@@ -317,9 +317,7 @@ def python(words: tuple[str, ...]) -> int:
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=str)
-def test_command_in_a_block_is_valid(
-    command: Command, runs: Path, signals: None, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_command_in_a_block_is_valid(command, runs, signals, capfd):
     try:
         code = outcome(command.words)
     except SystemExit as end:  # of a parser
@@ -329,17 +327,17 @@ def test_command_in_a_block_is_valid(
 
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.page != GUIDE], ids=str)
-def test_block_names_its_language(block: Block) -> None:
+def test_block_names_its_language(block):
     assert block.language in LANGUAGES
 
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.language in {"yaml", "json"}], ids=str)
-def test_block_of_data_is_valid(block: Block) -> None:
+def test_block_of_data_is_valid(block):
     assert json.loads(block.text) if block.language == "json" else list(yaml.safe_load_all(block.text))
 
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.language == "python"], ids=str)
-def test_python_block_imports_what_there_is(block: Block) -> None:
+def test_python_block_imports_what_there_is(block):
     for node in ast.walk(ast.parse(block.text)):
         if isinstance(node, ast.ImportFrom) and node.module:
             module = importlib.import_module(node.module)
@@ -350,7 +348,7 @@ def test_python_block_imports_what_there_is(block: Block) -> None:
                 importlib.import_module(alias.name)
 
 
-def test_search_space_in_a_block_can_be_searched(workplace: Path) -> None:
+def test_search_space_in_a_block_can_be_searched(workplace):
     space = importlib.import_module("sp500.tuning.space")
     files = sorted((workplace / "spaces").glob("*.yaml"))
     assert files
@@ -359,7 +357,7 @@ def test_search_space_in_a_block_can_be_searched(workplace: Path) -> None:
 
 
 @pytest.mark.parametrize("page", [*PAGES, GUIDE], ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_to_files_and_headings_that_exist(page: Path) -> None:
+def test_links_lead_to_files_and_headings_that_exist(page):
     assert [link for link in links(page) if not leads_somewhere(page, link)] == []
 
 
@@ -387,27 +385,27 @@ def headings(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_paths_in_the_text_exist(page: Path) -> None:
+def test_paths_in_the_text_exist(page):
     named = {token.content.split()[0] for token in inline(page, "code_inline") if token.content}
     paths = {found[1] for name in named if (found := PATH.fullmatch(name)) and not PLACEHOLDER.search(name)}
     assert {path for path in paths if not (ROOT / path).exists()} == set()
 
 
 @pytest.mark.parametrize("page", [*PAGES, GUIDE], ids=lambda page: str(page.relative_to(ROOT)))
-def test_verbs_in_the_text_exist(page: Path) -> None:
+def test_verbs_in_the_text_exist(page):
     named = {token.content for token in inline(page, "code_inline") if token.content.startswith("sp500 ")}
     known = tuple(f"sp500 {verb}" for verb in (*cli.VERBS, "jobs", "cluster", "--help", "--version"))
     assert {text for text in named if not text.startswith(known)} == set()
 
 
 @pytest.mark.parametrize("page", [*PAGES, GUIDE], ids=lambda page: str(page.relative_to(ROOT)))
-def test_modules_and_objects_in_the_text_exist(page: Path) -> None:
+def test_modules_and_objects_in_the_text_exist(page):
     texts = [token.content for token in inline(page, "code_inline")]
     for name in {name for text in texts for name in re.findall(r"\bsp500(?:\.[A-Za-z_]\w*)+", text)}:
         assert pkgutil.resolve_name(name) is not None
 
 
-def test_flags_in_the_text_exist(workplace: Path, signals: None, capfd: pytest.CaptureFixture[str]) -> None:
+def test_flags_in_the_text_exist(workplace, signals, capfd):
     for name in EXPERIMENTS:
         for kind in KINDS if name not in {"compare", "walk_forward"} else [[]]:
             script(f"experiments/{name}.py", *kind, "--help")
@@ -430,17 +428,17 @@ def test_flags_in_the_text_exist(workplace: Path, signals: None, capfd: pytest.C
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_experiment_has_a_row_in_the_readme(name: str) -> None:
+def test_experiment_has_a_row_in_the_readme(name):
     rows = [line for line in PAGES[0].read_text().splitlines() if line.startswith("|")]
     assert any(f"`experiments/{name}.py`" in row for row in rows)
 
 
 @pytest.mark.parametrize("name", cli.VERBS)
-def test_verb_is_documented(name: str) -> None:
+def test_verb_is_documented(name):
     assert any(f"sp500 {name}" in page.read_text() for page in PAGES)
 
 
-def test_tree_of_the_readme_is_that_of_the_project() -> None:
+def test_tree_of_the_readme_is_that_of_the_project():
     tree = {
         line.split()[0] for block in blocks(PAGES[0]) if block.language == "text" for line in block.text.splitlines()
     }
@@ -449,7 +447,7 @@ def test_tree_of_the_readme_is_that_of_the_project() -> None:
     assert {path for path in tree if path.endswith("/") and not (ROOT / path).is_dir()} == set()
 
 
-def test_readme_keeps_to_its_limits() -> None:
+def test_readme_keeps_to_its_limits():
     text = PAGES[0].read_text()
     lines = text.splitlines()
     assert len(lines) <= 130

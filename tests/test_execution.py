@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
@@ -68,7 +67,7 @@ def killed(tmp_path: Path) -> RunStore:
     return store
 
 
-def test_killed_run_tells_what_it_was_given_and_when_it_last_wrote(killed: RunStore) -> None:
+def test_killed_run_tells_what_it_was_given_and_when_it_last_wrote(killed):
     (found,) = killed.scan().unended
     assert killed.scan().records == ()
     assert (found.name, found.status, found.num_workers) == ("one", "stopped", 2)
@@ -76,7 +75,7 @@ def test_killed_run_tells_what_it_was_given_and_when_it_last_wrote(killed: RunSt
     assert found.seconds.total == pytest.approx(100, abs=1e-3)
 
 
-def test_resumed_run_counts_the_killed_attempt_once(killed: RunStore) -> None:
+def test_resumed_run_counts_the_killed_attempt_once(killed):
     config = settings(killed.root, num_workers=2, resume=True)
     record = execute(config, well)
     assert record.seconds.earlier == pytest.approx(100, abs=1e-3)
@@ -84,7 +83,7 @@ def test_resumed_run_counts_the_killed_attempt_once(killed: RunStore) -> None:
     assert killed.scan().unended == ()
 
 
-def test_attempts_add_up_however_each_ended(killed: RunStore) -> None:
+def test_attempts_add_up_however_each_ended(killed):
     config = settings(killed.root, num_workers=2, resume=True)
 
     def fail(config: Waiting, run: Run) -> RunRecord:
@@ -98,7 +97,7 @@ def test_attempts_add_up_however_each_ended(killed: RunStore) -> None:
     assert execute(config, well).seconds.earlier == pytest.approx(100 + failed.seconds.total, abs=1e-3)
 
 
-def test_failed_run_keeps_the_cluster_that_it_was_given(tmp_path: Path) -> None:
+def test_failed_run_keeps_the_cluster_that_it_was_given(tmp_path):
     def fail(config: Waiting, run: Run) -> RunRecord:
         run.write_cluster({"CPU": 4.0}, 2)
         raise SP500Error("no luck")
@@ -110,13 +109,11 @@ def test_failed_run_keeps_the_cluster_that_it_was_given(tmp_path: Path) -> None:
     assert (record.machine.cluster, record.machine.simulated_nodes) == ({"CPU": 4.0}, 2)
 
 
-def test_run_that_was_not_interrupted_has_no_earlier_seconds(tmp_path: Path) -> None:
+def test_run_that_was_not_interrupted_has_no_earlier_seconds(tmp_path):
     assert execute(settings(tmp_path), well).seconds.earlier == 0
 
 
-def test_first_error_is_kept_when_the_disk_has_no_room_for_a_record_of_it(
-    make_disk: Callable[[str], Path], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_first_error_is_kept_when_the_disk_has_no_room_for_a_record_of_it(make_disk, caplog):
     disk = make_disk("size=8m")
 
     def fill() -> None:
@@ -147,7 +144,7 @@ def test_first_error_is_kept_when_the_disk_has_no_room_for_a_record_of_it(
 
 
 @pytest.mark.parametrize("content", ["", "- 1", "{", "data: {window: many}", b"\xff"])
-def test_damaged_settings_of_a_run_are_named_when_it_is_resumed(tmp_path: Path, content: str | bytes) -> None:
+def test_damaged_settings_of_a_run_are_named_when_it_is_resumed(tmp_path, content):
     execute(settings(tmp_path), well)
     path = tmp_path / "one" / "config.yaml"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -155,7 +152,7 @@ def test_damaged_settings_of_a_run_are_named_when_it_is_resumed(tmp_path: Path, 
         execute(settings(tmp_path, resume=True), well)
 
 
-def test_search_is_named_after_its_space_and_a_training_after_its_model() -> None:
+def test_search_is_named_after_its_space_and_a_training_after_its_model():
     assert run_name(SearchSettings(space="lstm12")).startswith("tune-lstm12-")
     assert run_name(SearchSettings(space="spaces/My space.yaml")).startswith("tune-my-space-")
     assert run_name(WalkForwardSettings(best_of="wide")).startswith("walk_forward-wide-")

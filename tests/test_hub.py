@@ -144,9 +144,7 @@ def fetched(name: str, endpoint: str, home: Path, **environment: str) -> tuple[i
         ("crowded", "", "answers 429: try again later"),
     ],
 )
-def test_model_that_the_hub_does_not_give_is_refused_with_the_way_out(
-    owner: str, token: str, said: str, endpoint: str, tmp_path: Path
-) -> None:
+def test_model_that_the_hub_does_not_give_is_refused_with_the_way_out(owner, token, said, endpoint, tmp_path):
     code, message = fetched(f"{owner}/tiny", endpoint, tmp_path, HF_TOKEN=token)
     assert code == 2
     (line,) = message.splitlines()
@@ -156,7 +154,7 @@ def test_model_that_the_hub_does_not_give_is_refused_with_the_way_out(
 
 @pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("stage", STAGES)
-def test_hub_that_falls_silent_is_asked_once_and_not_waited_for(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_that_falls_silent_is_asked_once_and_not_waited_for(stage, monkeypatch):
     monkeypatch.setattr(hub, "SECONDS", 2.0)
     with pytest.raises(ConfigError, match="cannot be reached"):
         hub.fetch(f"no-{stage}/tiny", "model.path")
@@ -165,7 +163,7 @@ def test_hub_that_falls_silent_is_asked_once_and_not_waited_for(stage: str, monk
 
 
 @pytest.mark.usefixtures("library")
-def test_model_is_fetched_once_and_found_again_without_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_is_fetched_once_and_found_again_without_the_hub(monkeypatch):
     folder = hub.fetch("owner/tiny", "model.path")
     assert json.loads((folder / "config.json").read_text()) == CONFIG
     monkeypatch.setenv("HF_ENDPOINT", _closed())
@@ -173,7 +171,7 @@ def test_model_is_fetched_once_and_found_again_without_the_hub(monkeypatch: pyte
 
 
 @pytest.mark.usefixtures("library")
-def test_download_that_was_cut_off_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_download_that_was_cut_off_goes_on_where_it_was(monkeypatch):
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 16)
@@ -183,9 +181,7 @@ def test_download_that_was_cut_off_goes_on_where_it_was(monkeypatch: pytest.Monk
 
 
 @pytest.mark.usefixtures("library")
-def test_proxy_that_lets_nobody_through_is_a_hub_that_cannot_be_reached(
-    endpoint: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_proxy_that_lets_nobody_through_is_a_hub_that_cannot_be_reached(endpoint, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "https://hub.invalid")
     monkeypatch.setenv("HTTPS_PROXY", endpoint)
     with pytest.raises(ConfigError, match=r"https://hub.invalid cannot be reached"):
@@ -193,7 +189,7 @@ def test_proxy_that_lets_nobody_through_is_a_hub_that_cannot_be_reached(
 
 
 @pytest.mark.usefixtures("library")
-def test_tokenizer_is_not_looked_up_on_the_hub() -> None:
+def test_tokenizer_is_not_looked_up_on_the_hub():
     with pytest.raises(ConfigError, match=r"text.tokenizer owner/tiny: has no tokenizer that can be used"):
         tokenizer.make(TextConfig(tokenizer="owner/tiny"), [])
     assert Hub.asked == []
@@ -206,7 +202,7 @@ def _closed() -> str:
         return f"http://127.0.0.1:{free.getsockname()[1]}"
 
 
-def test_hub_that_is_not_there_and_one_that_is_switched_off_name_the_folder_to_mount(tmp_path: Path) -> None:
+def test_hub_that_is_not_there_and_one_that_is_switched_off_name_the_folder_to_mount(tmp_path):
     closed = _closed()
     for environment in ({}, {"HF_HUB_OFFLINE": "1"}):
         code, message = fetched("owner/tiny", closed, tmp_path, **environment)
@@ -215,7 +211,7 @@ def test_hub_that_is_not_there_and_one_that_is_switched_off_name_the_folder_to_m
         assert len(message.splitlines()) == 1
 
 
-def test_token_of_older_guides_is_sent_with_a_notice(endpoint: str, tmp_path: Path) -> None:
+def test_token_of_older_guides_is_sent_with_a_notice(endpoint, tmp_path):
     Hub.tokens.clear()
     _, message = fetched("unknown/tiny", endpoint, tmp_path, HUGGINGFACE_HUB_TOKEN="old-secret")
     assert "Bearer old-secret" in Hub.tokens
@@ -280,7 +276,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, st
 
 
 @pytest.mark.parametrize("name", list(FOLDERS))
-def test_folder_that_cannot_be_used_is_refused_in_one_line(name: str, trained: dict[str, tuple[int, str]]) -> None:
+def test_folder_that_cannot_be_used_is_refused_in_one_line(name, trained):
     code, message = trained[name]
     assert code == 2, message
     assert FOLDERS[name][2] in " ".join(message.replace("\u2502", "").split())

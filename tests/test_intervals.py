@@ -21,7 +21,7 @@ def clustered(days: int, generator: np.random.Generator) -> np.ndarray:
     return returns[200:]
 
 
-def test_standard_error_is_newey_and_wests() -> None:
+def test_standard_error_is_newey_and_wests():
     values = NORMAL[:100] - NORMAL[:100].mean()
     # Four lags for 100 days.
     total = sum(value**2 for value in values)
@@ -30,23 +30,23 @@ def test_standard_error_is_newey_and_wests() -> None:
     assert standard_error(NORMAL[:100]) == pytest.approx(np.sqrt(total / 100 / 100))
 
 
-def test_many_independent_normal_days_have_the_normal_interval() -> None:
+def test_many_independent_normal_days_have_the_normal_interval():
     width = half_width(NORMAL)
     assert width == pytest.approx(1.96 * NORMAL.std() / np.sqrt(2000), rel=0.06)
 
 
-def test_overlapping_values_are_no_new_observations() -> None:
+def test_overlapping_values_are_no_new_observations():
     monthly = np.convolve(NORMAL, np.ones(20), "valid")
     naive = 1.96 * monthly.std() / np.sqrt(len(monthly))
     assert half_width(monthly, overlap=20) > 3 * naive
 
 
-def test_constant_has_an_interval_of_no_width_and_two_days_have_none() -> None:
+def test_constant_has_an_interval_of_no_width_and_two_days_have_none():
     assert half_width(np.ones(50)) == 0.0
     assert half_width(np.array([1.0, 2.0])) is None
 
 
-def test_slow_statistic_has_60_lags_and_a_quarter_of_the_days_at_most() -> None:
+def test_slow_statistic_has_60_lags_and_a_quarter_of_the_days_at_most():
     slow = np.convolve(NORMAL, np.ones(40), "valid")
     for days, lags in ((1000, 60), (100, 25)):
         values = slow[:days] - slow[:days].mean()
@@ -60,7 +60,7 @@ def test_slow_statistic_has_60_lags_and_a_quarter_of_the_days_at_most() -> None:
         assert width <= 1.6 * least * error
 
 
-def test_improvement_that_is_not_zero_is_covered_for_its_own_days() -> None:
+def test_improvement_that_is_not_zero_is_covered_for_its_own_days():
     # A forecast with a fifth of a standard deviation of skill, in volatility that the test says little of.
     generator, held = np.random.default_rng(1), 0
     for _ in range(200):
@@ -76,13 +76,13 @@ def covers_its_days(noise: np.ndarray, forecast: np.ndarray) -> bool:
 
 
 @pytest.mark.parametrize("days", [3, 5, 30])
-def test_few_days_give_a_wide_interval(days: int) -> None:
+def test_few_days_give_a_wide_interval(days):
     width = half_width(NORMAL[:days])
     assert width is not None
     assert width > stats.t.ppf(0.975, days - 1) * NORMAL[:days].std() / np.sqrt(days) * 0.5
 
 
-def test_year_of_clustered_days_is_covered_as_often_as_said() -> None:
+def test_year_of_clustered_days_is_covered_as_often_as_said():
     # A forecast that is right about a twentieth of a standard deviation and bets twice that: no better than zero.
     generator, missed = np.random.default_rng(1), np.zeros(2, int)
     for _ in range(400):

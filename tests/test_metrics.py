@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -43,17 +41,17 @@ def is_plain(value: object) -> bool:
         ("samples", lambda: 400),
     ],
 )
-def test_regression_metric_equals_its_reference(name: str, reference: Callable[[], float]) -> None:
+def test_regression_metric_equals_its_reference(name, reference):
     assert metrics.regression(FORECAST, TARGET)[name] == pytest.approx(reference(), rel=1e-12)
 
 
-def test_directional_accuracy_leaves_out_days_without_a_move_and_forecasts_of_zero() -> None:
+def test_directional_accuracy_leaves_out_days_without_a_move_and_forecasts_of_zero():
     assert metrics.regression(np.zeros(400), TARGET)["directional_accuracy"] is None
     found = metrics.regression(np.array([1.0, -1.0, 1.0, 0.0]), np.array([1.0, 1.0, 0.0, 1.0]))
     assert found["directional_accuracy"] == pytest.approx(1 / 3)
 
 
-def test_information_coefficient_shares_the_rank_of_ties() -> None:
+def test_information_coefficient_shares_the_rank_of_ties():
     forecast, target = np.array([1.0, 1, 2, 3]), np.array([1.0, 2, 2, 3])
     expected = np.corrcoef(*map(stats.rankdata, (forecast, target)))[0, 1]
     assert metrics.regression(forecast, target)["information_coefficient"] == pytest.approx(expected)
@@ -69,7 +67,7 @@ def test_information_coefficient_shares_the_rank_of_ties() -> None:
     ],
     ids=["constant forecast", "no moves", "constant target", "one sample"],
 )
-def test_regression_metric_that_is_not_defined_is_none(forecast, target, undefined) -> None:
+def test_regression_metric_that_is_not_defined_is_none(forecast, target, undefined):
     found = metrics.regression(forecast, target)
     assert {name for name, value in found.items() if value is None} == undefined
     assert is_plain(found)
@@ -89,7 +87,7 @@ THREE_DAYS = [[0.02, -0.01], [0.01, 0.03], [-0.02, 0.01]]
 POSITION = np.array([1.0, 1, 1, -1, 0, -1])
 
 
-def test_trading_of_three_days_and_two_tickers_equals_the_sum_by_hand_in_any_order_of_rows() -> None:
+def test_trading_of_three_days_and_two_tickers_equals_the_sum_by_hand_in_any_order_of_rows():
     index = days_of(THREE_DAYS)
     # Half of the capital in each ticker: day by day what is earned, and how much is traded to get there.
     earned = np.array([(0.02 - 0.01) / 2, (0.01 - 0.03) / 2, (0 - 0.01) / 2])
@@ -105,7 +103,7 @@ def test_trading_of_three_days_and_two_tickers_equals_the_sum_by_hand_in_any_ord
     assert {key: pytest.approx(value) for key, value in found.items()} == mixed
 
 
-def test_capital_goes_to_the_tickers_that_are_there() -> None:
+def test_capital_goes_to_the_tickers_that_are_there():
     index = days_of(THREE_DAYS).drop(index=[1])  # B is listed on the second day
     found = metrics.trading(np.ones(5), index, cost_bps=0)
     earned = np.array([0.02, (0.01 + 0.03) / 2, (-0.02 + 0.01) / 2])
@@ -113,7 +111,7 @@ def test_capital_goes_to_the_tickers_that_are_there() -> None:
     assert found["turnover"] == pytest.approx(np.mean([1.0, 0.5 + 0.5, 0.0]))
 
 
-def test_longer_horizon_is_the_mean_over_its_first_days() -> None:
+def test_longer_horizon_is_the_mean_over_its_first_days():
     index = days_of([[0.02], [0.03], [0.01], [0.01], [-0.02], [0.04]], "A")
     found = metrics.trading(np.array([1.0, 1, -1, 1, 1, 1]), index, cost_bps=0, horizon=2)
     phases = np.array([0.02, -0.01, -0.02]), np.array([0.03, 0.01, 0.04])
@@ -122,7 +120,7 @@ def test_longer_horizon_is_the_mean_over_its_first_days() -> None:
     assert found["turnover"] == pytest.approx(((1 + 2 + 2) / 3 + (1 + 0 + 0) / 3) / 2)
 
 
-def test_longer_horizon_hangs_little_on_its_first_day() -> None:
+def test_longer_horizon_hangs_little_on_its_first_day():
     daily = 0.01 * np.random.default_rng(0).standard_normal(400)
     monthly = np.expm1(np.convolve(daily, np.ones(20), "valid"))
     index = days_of(monthly[:, None].tolist(), "A")
@@ -132,7 +130,7 @@ def test_longer_horizon_hangs_little_on_its_first_day() -> None:
 
 
 @pytest.mark.parametrize("cost", [0.0, 5.0, 50.0])
-def test_costs_lower_the_sharpe_ratio_after_costs_alone(cost: float) -> None:
+def test_costs_lower_the_sharpe_ratio_after_costs_alone(cost):
     generator = np.random.default_rng(0)
     index = days_of((0.01 * generator.standard_normal((100, 2))).tolist())
     position = generator.choice([-1.0, 1.0], 200)
@@ -146,13 +144,13 @@ def test_costs_lower_the_sharpe_ratio_after_costs_alone(cost: float) -> None:
     [([0.0, 0.0, 0.0], [0.1, 0.2, -0.1]), ([1.0, 1.0, 1.0], [0.01, 0.01, 0.01]), ([1.0], [0.1])],
     ids=["never invested", "the same every day", "one day"],
 )
-def test_sharpe_ratio_that_is_not_defined_is_none(position: list[float], returns: list[float]) -> None:
+def test_sharpe_ratio_that_is_not_defined_is_none(position, returns):
     found = metrics.trading(np.array(position), days_of([[value] for value in returns], "A"), cost_bps=0)
     assert found["sharpe"] is None
     assert is_plain(found)
 
 
-def test_excess_is_that_of_the_returns_before_costs_less_those_of_always_being_long() -> None:
+def test_excess_is_that_of_the_returns_before_costs_less_those_of_always_being_long():
     generator = np.random.default_rng(0)
     returns = 0.01 * generator.standard_t(4, (250, 2))
     position = generator.choice([-1.0, 0.0, 1.0, 1.0, 1.0], 500)
@@ -167,7 +165,7 @@ def test_excess_is_that_of_the_returns_before_costs_less_those_of_always_being_l
 
 
 @pytest.mark.parametrize("horizon", [1, 2, 5])
-def test_excess_sharpe_alone_is_that_of_trading(horizon: int) -> None:
+def test_excess_sharpe_alone_is_that_of_trading(horizon):
     generator = np.random.default_rng(1)
     index = days_of((0.01 * generator.standard_normal((60, 3))).tolist(), "ABC").drop(index=[4, 50, 51])
     index = index.sample(frac=1, random_state=0)
@@ -177,12 +175,12 @@ def test_excess_sharpe_alone_is_that_of_trading(horizon: int) -> None:
     assert found["observations"] == 60 // horizon
 
 
-def test_position_that_is_always_long_has_no_excess() -> None:
+def test_position_that_is_always_long_has_no_excess():
     found = metrics.trading(np.ones(3), days_of([[0.01], [0.02], [-0.01]], "A"), cost_bps=0)["excess"]
     assert found == {"sharpe": None, "skew": None, "kurtosis": None, "observations": 3, "days_apart": 0}
 
 
-def test_interval_of_a_sharpe_ratio_of_independent_days_is_mertenss() -> None:
+def test_interval_of_a_sharpe_ratio_of_independent_days_is_mertenss():
     returns = 0.0005 + 0.01 * np.random.default_rng(0).standard_t(6, 20_000)
     found = metrics.trading(np.ones(20_000), days_of(returns[:, None].tolist(), "A"), cost_bps=0)
     ratio, skew, kurtosis = returns.mean() / returns.std(), stats.skew(returns), stats.kurtosis(returns, fisher=False)
@@ -195,7 +193,7 @@ def test_interval_of_a_sharpe_ratio_of_independent_days_is_mertenss() -> None:
 # The cross-section of a date.
 
 
-def test_ranks_within_dates_are_averaged_and_small_dates_left_out() -> None:
+def test_ranks_within_dates_are_averaged_and_small_dates_left_out():
     generator = np.random.default_rng(2)
     index = days_of((0.01 * generator.standard_normal((300, 6))).tolist(), "ABCDEF").drop(index=[0, 1])
     forecast = 0.3 * index["return"].to_numpy() + 0.01 * generator.standard_normal(len(index))
@@ -210,7 +208,7 @@ def test_ranks_within_dates_are_averaged_and_small_dates_left_out() -> None:
     assert found["daily_ic_t"] == pytest.approx(np.mean(daily) / (np.std(daily) / np.sqrt(299)), rel=0.25)
 
 
-def test_forecast_that_moves_with_the_market_alone_ranks_no_ticker() -> None:
+def test_forecast_that_moves_with_the_market_alone_ranks_no_ticker():
     generator = np.random.default_rng(3)
     market = np.repeat(0.01 * generator.standard_normal(200), 6)
     index = days_of((market + 0.001 * generator.standard_normal(1200)).reshape(200, 6).tolist(), "ABCDEF")
@@ -233,18 +231,18 @@ def deflated(sharpe: float, trials: list[float | None], skew: float, kurtosis: f
     return [found["expected_max"], found["probability"], found["trials"]]
 
 
-def test_deflated_sharpe_is_that_of_the_papers_example() -> None:
+def test_deflated_sharpe_is_that_of_the_papers_example():
     # Bailey and Lopez de Prado 2014, "A numerical example": 2.5 a year over 5 years of 250 days, the best of 100.
     found = deflated(2.5 / np.sqrt(250), spread_of(0.5 / 250, 100), -3.0, 10.0, 1250)
     assert found == pytest.approx([0.1132, 0.9004, 100], abs=5e-5)
 
 
-def test_expected_maximum_is_about_that_of_draws_without_skill() -> None:
+def test_expected_maximum_is_about_that_of_draws_without_skill():
     draws = np.random.default_rng(0).standard_normal((20_000, 50)).max(axis=1)
     assert deflated(0.1, spread_of(1.0, 50), 0.0, 3.0, 100)[0] == pytest.approx(draws.mean(), rel=0.02)
 
 
-def test_two_trials_are_deflated_as_worked_out_by_hand() -> None:
+def test_two_trials_are_deflated_as_worked_out_by_hand():
     # Z^-1(1 - 1/2) is 0, so that only Z^-1(1 - 1/2e) = Z^-1(0.81606) = 0.90045 counts.
     expected = np.sqrt(0.02) * 0.5772157 * 0.90045
     ratio = (0.1 - expected) * 20 / np.sqrt(1 + 0.05 + 0.0075)
@@ -252,12 +250,12 @@ def test_two_trials_are_deflated_as_worked_out_by_hand() -> None:
     assert found == pytest.approx([expected, stats.norm.cdf(ratio), 2], rel=1e-4)
 
 
-def test_trials_that_are_all_alike_leave_the_probability_of_the_ratio_itself() -> None:
+def test_trials_that_are_all_alike_leave_the_probability_of_the_ratio_itself():
     found = deflated(0.1, [0.1] * 10, 0.0, 3.0, 101)
     assert found == pytest.approx([0, stats.norm.cdf(0.1 * 10 / np.sqrt(1 + 0.5 * 0.01)), 10])
 
 
-def test_more_tries_or_a_wider_spread_deflate_more() -> None:
+def test_more_tries_or_a_wider_spread_deflate_more():
     def probability(count: int, variance: float) -> float:
         return deflated(0.1, spread_of(variance, count), 0.0, 3.0, 500)[1]
 
@@ -265,7 +263,7 @@ def test_more_tries_or_a_wider_spread_deflate_more() -> None:
     assert probability(10, 0.001) > probability(10, 0.01)
 
 
-def test_trial_without_a_ratio_counts_as_a_try() -> None:
+def test_trial_without_a_ratio_counts_as_a_try():
     few, many = (deflated(0.1, [0.0, 0.1, 0.2, *[None] * count], 0.0, 3.0, 500) for count in (0, 5))
     assert (few[2], many[2]) == (3, 8)
     assert many[0] > few[0]
@@ -283,11 +281,11 @@ def test_trial_without_a_ratio_counts_as_a_try() -> None:
     ],
     ids=["one trial", "one ratio", "none", "no ratio", "no moments", "one day"],
 )
-def test_deflated_sharpe_that_is_not_defined_is_none(sharpe, trials, skew, observations) -> None:
+def test_deflated_sharpe_that_is_not_defined_is_none(sharpe, trials, skew, observations):
     assert metrics.deflated_sharpe(sharpe, trials, skew, 3.0, observations) is None
 
 
-def test_ratio_without_an_error_has_no_probability() -> None:
+def test_ratio_without_an_error_has_no_probability():
     # Returns of two values, 3 of 4 days up: skew -2 / sqrt(3), kurtosis 7 / 3, and at a ratio of -sqrt(3) no spread.
     expected, probability, _ = deflated(-np.sqrt(3.0), [0.1, 0.2], -2 / np.sqrt(3.0), 7 / 3 - 1e-9, 500)
     assert probability is None
@@ -298,14 +296,14 @@ def excess_of(days_apart: int, sharpe: float = 0.1) -> dict[str, float]:
     return {"sharpe": sharpe, "skew": 0.0, "kurtosis": 3.0, "observations": 500, "days_apart": days_apart}
 
 
-def test_config_that_is_nearly_always_long_has_no_probability() -> None:
+def test_config_that_is_nearly_always_long_has_no_probability():
     same, other = (metrics.deflated_excess(excess_of(days), [0.0, 0.1, None]) for days in (19, 20))
     assert same == {"sharpe": 0.1, "days_apart": 19, "trials": 3, "expected_max": None, "probability": None}
     assert other == {"sharpe": 0.1, "days_apart": 20} | metrics.deflated_sharpe(0.1, [0.0, 0.1, None], 0.0, 3.0, 500)
     assert metrics.deflated_excess(None, [0.0, 0.1]) is None
 
 
-def test_drift_that_a_config_holds_is_no_skill() -> None:
+def test_drift_that_a_config_holds_is_no_skill():
     # A market that rises by 0.1 standard deviations a day, and positions that are drawn: long on 9 of 10 days.
     generator, sure, held = np.random.default_rng(0), 0, 0
     for _ in range(100):
@@ -333,13 +331,13 @@ def test_drift_that_a_config_holds_is_no_skill() -> None:
         ("confusion_matrix", sk.confusion_matrix),
     ],
 )
-def test_classification_metric_equals_scikit_learns_at_any_threshold(name, reference, threshold) -> None:
+def test_classification_metric_equals_scikit_learns_at_any_threshold(name, reference, threshold):
     found = metrics.classification(PROBABILITY, UP, threshold)
     said = np.array([value >= threshold for value in PROBABILITY])
     np.testing.assert_allclose(found[name], reference(UP, said), rtol=1e-12)
 
 
-def test_roc_auc_is_the_share_of_pairs_in_the_right_order() -> None:
+def test_roc_auc_is_the_share_of_pairs_in_the_right_order():
     ups, downs = PROBABILITY[UP == 1], PROBABILITY[UP == 0]
     pairs = np.mean([(up > down) + 0.5 * (up == down) for up in ups for down in downs])
     assert metrics.classification(PROBABILITY, UP, 0.5)["roc_auc"] == pytest.approx(pairs)
@@ -349,7 +347,7 @@ def test_roc_auc_is_the_share_of_pairs_in_the_right_order() -> None:
 
 @pytest.mark.parametrize("truth", [0.0, 1.0])
 @pytest.mark.parametrize("said", [0.1, 0.9])
-def test_one_class_alone_has_no_roc_auc_and_a_whole_confusion_matrix(truth: float, said: float) -> None:
+def test_one_class_alone_has_no_roc_auc_and_a_whole_confusion_matrix(truth, said):
     found = metrics.classification(np.full(5, said), np.full(5, truth), 0.5)
     assert found["roc_auc"] is None
     assert np.sum(found["confusion_matrix"]) == 5
@@ -357,7 +355,7 @@ def test_one_class_alone_has_no_roc_auc_and_a_whole_confusion_matrix(truth: floa
     assert is_plain(found)
 
 
-def test_multiclass_metrics_equal_scikit_learns() -> None:
+def test_multiclass_metrics_equal_scikit_learns():
     generator = np.random.default_rng(1)
     target, scores = generator.integers(4, size=200), generator.standard_normal((200, 4))
     said = scores.argmax(axis=1)
@@ -367,7 +365,7 @@ def test_multiclass_metrics_equal_scikit_learns() -> None:
     assert found["confusion_matrix"] == sk.confusion_matrix(target, said).tolist()
 
 
-def test_class_that_never_comes_has_its_row_in_the_confusion_matrix() -> None:
+def test_class_that_never_comes_has_its_row_in_the_confusion_matrix():
     found = metrics.multiclass(np.eye(3)[[0, 1, 1]], np.array([0, 1, 0]))
     assert found["confusion_matrix"] == [[1, 1, 0], [0, 1, 0], [0, 0, 0]]
 
@@ -384,12 +382,12 @@ def test_class_that_never_comes_has_its_row_in_the_confusion_matrix() -> None:
     ],
     ids=["the share of loss saved", "one day", "a perfect naive forecast"],
 )
-def test_improvement_is_the_share_of_loss_saved_where_it_is_defined(loss, naive, dates, value, bound) -> None:
+def test_improvement_is_the_share_of_loss_saved_where_it_is_defined(loss, naive, dates, value, bound):
     expected = {"value": value, "low": bound, "high": bound}
     assert metrics.improvement(loss, naive, dates) == {name: pytest.approx(x) for name, x in expected.items()}
 
 
-def test_interval_of_independent_days_agrees_with_scipys_bootstrap() -> None:
+def test_interval_of_independent_days_agrees_with_scipys_bootstrap():
     generator = np.random.default_rng(3)
     naive = generator.exponential(size=1500)
     loss = naive * (0.9 + 0.4 * generator.standard_normal(1500))
@@ -404,7 +402,7 @@ def test_interval_of_independent_days_agrees_with_scipys_bootstrap() -> None:
     assert found["low"] < found["value"] < found["high"]
 
 
-def test_interval_takes_days_as_observations_so_copies_of_a_day_do_not_narrow_it() -> None:
+def test_interval_takes_days_as_observations_so_copies_of_a_day_do_not_narrow_it():
     generator = np.random.default_rng(3)
     naive, dates = generator.exponential(size=300), np.arange(300)
     loss = naive * (0.9 + 0.4 * generator.standard_normal(300))
@@ -413,7 +411,7 @@ def test_interval_takes_days_as_observations_so_copies_of_a_day_do_not_narrow_it
     assert tenfold == pytest.approx(once)
 
 
-def test_interval_over_a_naive_forecast_that_is_nearly_always_right_is_plain() -> None:
+def test_interval_over_a_naive_forecast_that_is_nearly_always_right_is_plain():
     naive = np.zeros(100)
     naive[50] = 1.0
     found = metrics.improvement(np.ones(100), naive, np.arange(100))
@@ -425,14 +423,14 @@ def test_interval_over_a_naive_forecast_that_is_nearly_always_right_is_plain() -
 
 
 @pytest.mark.parametrize("block", [5.0, 20.0])
-def test_bootstrap_blocks_have_the_mean_length_asked_for(block: float) -> None:
+def test_bootstrap_blocks_have_the_mean_length_asked_for(block):
     rows = stationary_bootstrap(2000, 200, block, np.random.default_rng(0))
     follows = (np.diff(rows, axis=1) % 2000) == 1
     # A block ends with probability 1 / block, and one start in 2000 follows by chance.
     assert 1 / (1 - follows.mean()) == pytest.approx(block, rel=0.05)
 
 
-def test_bootstrap_draws_every_row_about_as_often() -> None:
+def test_bootstrap_draws_every_row_about_as_often():
     rows = stationary_bootstrap(50, 4000, 5.0, np.random.default_rng(0))
     counts = np.bincount(rows.ravel(), minlength=50)
     assert rows.shape == (4000, 50)
@@ -440,13 +438,13 @@ def test_bootstrap_draws_every_row_about_as_often() -> None:
     np.testing.assert_allclose(counts, 4000, rtol=0.08)
 
 
-def test_bootstrap_of_blocks_of_one_is_the_plain_one() -> None:
+def test_bootstrap_of_blocks_of_one_is_the_plain_one():
     rows = stationary_bootstrap(100, 2000, 1.0, np.random.default_rng(0))
     variance = rows.mean(axis=1).var()
     assert variance == pytest.approx((100**2 - 1) / 12 / 100, rel=0.1)
 
 
-def test_bootstrap_interval_covers_the_truth_of_correlated_days() -> None:
+def test_bootstrap_interval_covers_the_truth_of_correlated_days():
     generator, covered = np.random.default_rng(0), 0
     for _ in range(200):
         noise = generator.standard_normal(400)
@@ -463,13 +461,13 @@ def test_bootstrap_interval_covers_the_truth_of_correlated_days() -> None:
 
 
 @pytest.mark.parametrize(("largest", "expected"), [(False, "zero"), (True, "mean")])
-def test_best_naive_forecast_is_the_hardest_to_beat(largest: bool, expected: str) -> None:
+def test_best_naive_forecast_is_the_hardest_to_beat(largest, expected):
     naive = {"zero": {"x": 1.0}, "previous": {"x": 2.0}, "mean": {"x": 3.0}}
     assert metrics.best_naive(naive, "x", largest=largest) == expected
 
 
 @pytest.mark.parametrize("horizon", [1, 3])
-def test_growth_compounds_what_each_trade_earns_after_costs(horizon: int) -> None:
+def test_growth_compounds_what_each_trade_earns_after_costs(horizon):
     generator = np.random.default_rng(0)
     dates = pd.bdate_range("2020-01-01", periods=90)
     index = pd.DataFrame({"date": np.repeat(dates, 2), "ticker": ["A", "B"] * 90})

@@ -34,7 +34,7 @@ class Table(Frozen):
         ({"sizes": []}, "f: sizes: Tuple should have at least 1 item"),
     ],
 )
-def test_fault_has_its_key_path_and_no_name_of_a_type(data: dict[str, object], fault: str) -> None:
+def test_fault_has_its_key_path_and_no_name_of_a_type(data, fault):
     with pytest.raises(ConfigError) as refused:
         validate(Table, data, "f")
     assert fault in str(refused.value)
@@ -45,7 +45,7 @@ def test_fault_has_its_key_path_and_no_name_of_a_type(data: dict[str, object], f
     "text",
     ["16:9", "1:1:1", "1_000", "0123", "no", "on", "y", "Off", "2024-01-02", "0x1f", "# 3", "a: b", "x # y", "- 1"],
 )
-def test_text_stays_text(text: str) -> None:
+def test_text_stays_text(text):
     assert read_value(text) == text
 
 
@@ -57,12 +57,12 @@ def test_text_stays_text(text: str) -> None:
         ("[1, no, {a: 16:9}]", [1, "no", {"a": "16:9"}]),
     ],
 )  # fmt: skip
-def test_numbers_constants_and_brackets_are_values(text: str, value: object) -> None:
+def test_numbers_constants_and_brackets_are_values(text, value):
     read = read_value(text)
     assert (read, type(read)) == (value, type(value))
 
 
-def test_settings_files_read_as_the_command_line_does() -> None:
+def test_settings_files_read_as_the_command_line_does():
     text = "ratio: 16:9\ntickers: [ON, NO, 'TRUE']\nlr: 1e-3\nday: 2024-01-02\nold: 0123"
     assert read_yaml(text + "\nboth: &b {a: 1}\nin: {<<: *b, c: ~}") == {
         "ratio": "16:9",

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -40,13 +36,13 @@ def with_open(close: pd.DataFrame, opens: pd.DataFrame, seed: int = 0) -> Prices
 
 
 @pytest.mark.parametrize("horizon", [1, 5, 20])
-def test_bundled_prices_are_not_suspicious(bundled: Prices, bundled_stocks: Prices, horizon: int) -> None:
+def test_bundled_prices_are_not_suspicious(bundled, bundled_stocks, horizon):
     assert notes(bundled, horizon) == notes(bundled_stocks, horizon) == []
 
 
 @pytest.mark.parametrize("days", [150, 400, 1000])
 @pytest.mark.parametrize("horizon", [1, 20])
-def test_short_random_walks_are_not_suspicious(days: int, horizon: int) -> None:
+def test_short_random_walks_are_not_suspicious(days, horizon):
     steps = np.random.default_rng(days).standard_t(4, (days, 20)) * 0.01
     dates = pd.bdate_range("2010-01-04", periods=days)
     close = pd.DataFrame(50 * np.exp(steps.cumsum(axis=0)), dates, [f"T{number}" for number in range(20)])
@@ -54,7 +50,7 @@ def test_short_random_walks_are_not_suspicious(days: int, horizon: int) -> None:
 
 
 @pytest.mark.parametrize("horizon", [1, 5])
-def test_open_of_the_next_close_is_named_with_its_column_and_ticker(bundled_stocks: Prices, horizon: int) -> None:
+def test_open_of_the_next_close_is_named_with_its_column_and_ticker(bundled_stocks, horizon):
     close = bundled_stocks.close.loc["2010":, ["KO", "JPM", "AAPL"]]
     opens = close.shift(1).bfill()
     opens["JPM"] = close["JPM"].shift(-1).ffill()
@@ -66,7 +62,7 @@ def test_open_of_the_next_close_is_named_with_its_column_and_ticker(bundled_stoc
     assert f"gap (column open) {figure:.2f} in JPM." in note
 
 
-def test_returns_in_place_of_prices_are_named_by_their_autocorrelation(bundled: Prices) -> None:
+def test_returns_in_place_of_prices_are_named_by_their_autocorrelation(bundled):
     gross = bundled.close.loc["2010":].pct_change().dropna() + 1
     (note,) = notes(Prices({"close": gross}, "test"), 5)
     change = np.log(gross["^GSPC"]).diff().iloc[50:]
@@ -86,7 +82,7 @@ def test_returns_in_place_of_prices_are_named_by_their_autocorrelation(bundled: 
         ({"r2": None, "directional_accuracy": None}, ""),
     ],
 )
-def test_metrics_above_a_bound_are_signs(test: dict[str, Any], signs: str) -> None:
+def test_metrics_above_a_bound_are_signs(test, signs):
     assert find_signs({"task": "returns", "data": {"horizon": 1}}, CARD, {**test, "samples": 1239}, NAIVE) == signs
 
 
@@ -102,15 +98,11 @@ def test_metrics_above_a_bound_are_signs(test: dict[str, Any], signs: str) -> No
          [{"directional_accuracy": 0.67}]),
     ],
 )  # fmt: skip
-def test_other_data_luck_and_a_rising_market_are_no_signs(
-    config: dict[str, Any], card: dict[str, Any], test: dict[str, Any], naive: list[dict[str, Any]]
-) -> None:
+def test_other_data_luck_and_a_rising_market_are_no_signs(config, card, test, naive):
     assert find_signs(config, card, test, naive) == ""
 
 
-def test_every_verdict_on_a_file_with_tomorrow_in_it_begins_with_the_warning(
-    csv: Callable[..., str], bundled: Prices, tmp_path: Path
-) -> None:
+def test_every_verdict_on_a_file_with_tomorrow_in_it_begins_with_the_warning(csv, bundled, tmp_path):
     close = bundled.close.loc["2015":]
     fields = with_open(close, close.shift(-1).ffill()).fields
     table = pd.DataFrame({name: frame["^GSPC"] for name, frame in fields.items()}).rename_axis("date")

@@ -59,10 +59,10 @@ def test_every_closed_flag_is_open_nowhere():
         ["--method", "mine.py:Hill"],
     ],
 )
-def test_python_of_a_users_cannot_be_named(words: list[str]) -> None:
+def test_python_of_a_users_cannot_be_named(words):
     assert "no Python of a user's" in arguments.file_fault(words)
 
 
-def test_names_of_tasks_and_models_are_taken() -> None:
+def test_names_of_tasks_and_models_are_taken():
     assert arguments.file_fault(["--task", "images", "--model.kind", "cnn", "--train.epochs", "3"]) == ""
     assert arguments.fault("--model.options.width", "train") != ""

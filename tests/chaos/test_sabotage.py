@@ -11,7 +11,7 @@ import sabotage
 
 
 @pytest.mark.parametrize("program", ["managers", "searches", "training", "steps", "archive", "serving"])
-def test_fault_can_be_put_into_a_copy(program: str, tmp_path: Path) -> None:
+def test_fault_can_be_put_into_a_copy(program, tmp_path):
     sabotage.copy_with_fault(program, tmp_path)
     changed = [
         line[6:] for line in (sabotage.PATCHES / f"{program}.patch").read_text().splitlines() if line[:4] == "+++ "

@@ -20,11 +20,11 @@ def pod(*components: str) -> Document:
 
 
 @pytest.mark.parametrize("rule", [pod_rules.unrestricted, pod_rules.floating, pod_rules.unequal_memory])
-def test_pod_of_the_mirror_keeps_the_rule(rule) -> None:
+def test_pod_of_the_mirror_keeps_the_rule(rule):
     assert rule(pod("mlflow")) == []
 
 
-def test_pod_of_the_mirror_holds_no_token_and_can_write_no_run() -> None:
+def test_pod_of_the_mirror_holds_no_token_and_can_write_no_run():
     spec = pod("mlflow")["spec"]
     [container] = spec["containers"]
     assert pod_rules.token_holders(pod("mlflow")) == []
@@ -37,7 +37,7 @@ def test_pod_of_the_mirror_holds_no_token_and_can_write_no_run() -> None:
     }
 
 
-def test_mirror_runs_one_at_a_time_with_the_credentials_of_a_secret_that_may_be_missing() -> None:
+def test_mirror_runs_one_at_a_time_with_the_credentials_of_a_secret_that_may_be_missing():
     assert cronjob("mlflow")["spec"]["concurrencyPolicy"] == "Forbid"
     [container] = pod("mlflow")["spec"]["containers"]
     assert container["command"] == ["sp500", "mlflow", "sync"]
@@ -45,7 +45,7 @@ def test_mirror_runs_one_at_a_time_with_the_credentials_of_a_secret_that_may_be_
     assert {one["name"] for one in container["env"]} == {"SP500_RUNS_DIR", "MLFLOW_TRACKING_URI", "HOME"}
 
 
-def test_network_lets_the_mirror_out_to_the_server_alone() -> None:
+def test_network_lets_the_mirror_out_to_the_server_alone():
     documents = rendered(("mlflow",))
     [policy] = [one for one in of_kind(documents, "NetworkPolicy") if one["metadata"]["name"] == "mlflow"]
     assert policy["spec"]["podSelector"]["matchLabels"] == LABELS
@@ -56,7 +56,7 @@ def test_network_lets_the_mirror_out_to_the_server_alone() -> None:
 
 
 @pytest.mark.parametrize("pair", [("gpu", "mlflow"), ("mlflow", "gpu")])
-def test_image_of_the_mirror_is_its_own_next_to_gpus(pair: tuple[str, str]) -> None:
+def test_image_of_the_mirror_is_its_own_next_to_gpus(pair):
     [cluster] = of_kind(rendered(pair), "RayCluster")
     groups = [cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]]
     images = {group["template"]["spec"]["containers"][0]["image"].rpartition(":")[2] for group in groups}

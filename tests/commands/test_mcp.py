@@ -235,7 +235,7 @@ def test_agent_sees_how_far_its_own_job_is_and_stops_it_and_not_that_of_another_
     assert listed.structured_content["jobs"][-1]["progress"]["done"] >= progress["done"]
     assert "/1000000, " in said(listed)
     assert refused.is_error
-    assert "is of project default; agents stop jobs of project agent alone" in said(refused)
+    assert "of project default" in said(refused)
     assert last.structured_content["state"] == "STOPPED"
 
 
@@ -266,7 +266,7 @@ def test_stdout_is_the_protocols_alone_and_a_signal_ends_the_server(command, num
 def test_folder_without_a_project_exits_2_and_says_so(command, tmp_path):
     done = forks.run(["sp500", *command[2:], "--folder", str(tmp_path)])
     assert (done.returncode, done.stdout) == (2, "")
-    assert "no experiments/train.py in it" in done.stderr
+    assert "no experiments/train.py" in done.stderr
 
 
 @pytest.fixture
@@ -284,7 +284,7 @@ def test_link_that_leads_out_of_the_project_is_refused(desk, tmp_path, monkeypat
     shutil.copytree(ROOT / "experiments", project / "experiments")
     (project / "out").symlink_to(tmp_path)
     monkeypatch.chdir(project)
-    with pytest.raises(ConfigError, match="leads out of the project by a link"):
+    with pytest.raises(ConfigError, match="out of the project"):
         agent_tools.submit_job(desk("local"), SubmitJob(experiment="train", arguments=arguments))
 
 

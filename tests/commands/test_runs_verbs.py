@@ -22,7 +22,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "runs"
 
 
-def test_runs_are_listed_and_shown_and_deleted_all_or_none(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_runs_are_listed_and_shown_and_deleted_all_or_none(runs, capfd):
     with RunStore(runs).open("c") as run:
         run.write_start(RunStore(runs).run("a").start_record().model_copy(update={"name": "c"}))
     capfd.readouterr()
@@ -45,7 +45,7 @@ def test_runs_are_listed_and_shown_and_deleted_all_or_none(runs: Path, capfd: py
     assert not (runs / "c").exists()
 
 
-def test_wrong_path_does_not_keep_the_name_of_the_run(runs: Path, tmp_path: Path) -> None:
+def test_wrong_path_does_not_keep_the_name_of_the_run(runs, tmp_path):
     wrong = tmp_path / "prices.csv"
     wrong.write_text("date,ticker,close\n2020-01-02,KO,-1\n")
     assert main([*LINEAR, "--name", "d", "--data.source", str(wrong)]) == 3

@@ -1,7 +1,5 @@
 """The RayService that is printed, and the one that is applied."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -15,7 +13,7 @@ from sp500.errors import ConfigError
 CLUSTER = Path(__file__).parents[2] / "cluster"
 
 
-def test_service_is_printed_for_a_model_and_an_image(capfd: pytest.CaptureFixture[str]) -> None:
+def test_service_is_printed_for_a_model_and_an_image(capfd):
     words = ["--cluster", str(CLUSTER / "raycluster.yaml"), "--model", "other", "--image", "mine:1"]
     assert main(["jobs", "render", "--serve", *words, "--json"]) == 0
     [service] = json.loads(capfd.readouterr().out)["documents"]
@@ -25,14 +23,14 @@ def test_service_is_printed_for_a_model_and_an_image(capfd: pytest.CaptureFixtur
     assert head["image"] == "mine:1"
 
 
-def test_flags_of_jobs_are_refused(capfd: pytest.CaptureFixture[str]) -> None:
+def test_flags_of_jobs_are_refused(capfd):
     with pytest.raises(SystemExit) as end:
         main(["jobs", "render", "--serve", "--workers", "3"])
     assert end.value.code == 2
     assert "--workers" in capfd.readouterr().err
 
 
-def test_manifest_is_applied_with_the_model_that_is_asked_for() -> None:
+def test_manifest_is_applied_with_the_model_that_is_asked_for():
     documents = kuberay.load(CLUSTER / "rayservice.yaml", "other")
     assert [one["kind"] for one in documents].count("PersistentVolumeClaim") == 2
     [service] = [one for one in documents if one["kind"] == "RayService"]
@@ -53,7 +51,7 @@ def test_manifest_is_applied_with_the_model_that_is_asked_for() -> None:
         ("kind: RayService\n", "", "a document lacks kind or metadata.name"),
     ],
 )
-def test_manifest_of_another_shape_is_refused_by_field(tmp_path: Path, old: str, new: str, told: str) -> None:
+def test_manifest_of_another_shape_is_refused_by_field(tmp_path, old, new, told):
     text = (CLUSTER / "rayservice.yaml").read_text()
     assert old in text
     (tmp_path / "mine.yaml").write_text(text.replace(old, new))
@@ -61,8 +59,8 @@ def test_manifest_of_another_shape_is_refused_by_field(tmp_path: Path, old: str,
         kuberay.load(tmp_path / "mine.yaml", "main")
 
 
-def test_manifest_without_a_service_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ConfigError, match="expected one document of kind RayService, found 0"):
+def test_manifest_without_a_service_is_refused(tmp_path, capfd):
+    with pytest.raises(ConfigError, match="kind RayService"):
         kuberay.load(CLUSTER / "raycluster.yaml", "main")
     assert main(["serve", "--on", "kuberay", "--manifest", str(tmp_path / "nothing.yaml")]) == 2
     assert "--manifest" in capfd.readouterr().err

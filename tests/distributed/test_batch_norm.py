@@ -72,7 +72,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("parallel", "micro_batch"), WAYS)
-def test_every_rank_holds_the_statistics_of_the_checkpoint(trained: Path, parallel: str, micro_batch: int) -> None:
+def test_every_rank_holds_the_statistics_of_the_checkpoint(trained, parallel, micro_batch):
     first, second = (dict(np.load(trained / f"{parallel}-{micro_batch}-{rank}.npz")) for rank in range(WORLD))
     for name in first:
         np.testing.assert_array_equal(first[name], second[name])
@@ -81,14 +81,14 @@ def test_every_rank_holds_the_statistics_of_the_checkpoint(trained: Path, parall
     assert int(kept["2.num_batches_tracked"]) == (21 + 8) * (3 if micro_batch else 1) + 1
 
 
-def test_ddp_and_fsdp_hold_the_same_statistics(trained: Path) -> None:
+def test_ddp_and_fsdp_hold_the_same_statistics(trained):
     for micro_batch in (0, 10):
         ddp, fsdp = (dict(np.load(trained / f"{parallel}-{micro_batch}-1.npz")) for parallel in ("ddp", "fsdp"))
         for name in ddp:
             np.testing.assert_allclose(fsdp[name], ddp[name], rtol=0, atol=1e-9)
 
 
-def test_layers_become_torchs_synchronized_ones_with_their_weights() -> None:
+def test_layers_become_torchs_synchronized_ones_with_their_weights():
     model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
     model(torch.randn(5, 3))
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -100,7 +100,7 @@ def test_layers_become_torchs_synchronized_ones_with_their_weights() -> None:
     assert batch_norm.normalizes_batches(model)
 
 
-def test_library_converts_its_own_layers() -> None:
+def test_library_converts_its_own_layers():
     class Own(nn.Module):
         def __init__(self) -> None:
             super().__init__()

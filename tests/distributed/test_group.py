@@ -102,9 +102,7 @@ def solo(datasets: Datasets, copied: tuple[Datasets, Shards]) -> dict[str, Outpu
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])
-def test_processes_with_dropout_over_memory_and_shards_equal_one_in_memory(
-    datasets: Datasets, copied: tuple[Datasets, Shards], solo: dict[str, Outputs], tmp_path: Path, world: int
-) -> None:
+def test_processes_with_dropout_over_memory_and_shards_equal_one_in_memory(datasets, copied, solo, tmp_path, world):
     run_group(world, train_as_rank, world, tmp_path, datasets, *copied)
     for origin, expected in solo.items():
         with np.load(tmp_path / f"{origin}.npz") as found:

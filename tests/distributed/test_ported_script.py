@@ -65,14 +65,14 @@ def losses(name: str) -> list[tuple[float, float | None]]:
     return [(epoch.train_loss, epoch.valid_loss) for epoch in RunStore(Path("runs")).epochs(name)]
 
 
-def test_at_most_twenty_lines_of_the_port_are_not_the_scripts_and_the_page_shows_them() -> None:
+def test_at_most_twenty_lines_of_the_port_are_not_the_scripts_and_the_page_shows_them():
     script, port = (path.read_text().splitlines(keepends=True) for path in (SCRIPT, PORT))
     changes = "".join(difflib.unified_diff(script, port, SCRIPT.name, PORT.name, n=1))
     assert f"```diff\n{changes}```\n" in (DOCS / "from-a-script.md").read_text()
     assert sum(line.startswith("+") and line.strip() != "+" for line in changes.splitlines()[2:]) <= 20
 
 
-def test_port_without_chance_has_the_losses_of_the_script(capsys: pytest.CaptureFixture[str]) -> None:
+def test_port_without_chance_has_the_losses_of_the_script(capsys):
     plain = PORT.read_text().replace("MOVED = 0.2, True", "MOVED = 0.2, False").replace("def mix", "def unused")
     ported("port", plain, epochs=3)
     found = losses("port")
@@ -125,9 +125,7 @@ def weights(name: str) -> dict[str, torch.Tensor]:
     return load_file(Path("runs", name, "checkpoints", "last", "model.safetensors"))
 
 
-def test_workers_that_read_change_and_mix_train_as_one_process_and_after_a_kill_to_the_same_bits(
-    ray_cluster: None,
-) -> None:
+def test_workers_that_read_change_and_mix_train_as_one_process_and_after_a_kill_to_the_same_bits(ray_cluster):
     grouped = PORT.read_text().replace("nn.BatchNorm2d(", "nn.GroupNorm(4, ") + NOISE
     short = {"epochs": 2, "checkpoint_steps": 4}
     ported("alone", grouped, **short)

@@ -114,7 +114,7 @@ def copy(cut: Path, folder: Path) -> Path:
     return Path(shutil.copytree(cut, folder / "checkpoints", symlinks=True))
 
 
-def test_each_rank_writes_a_part_and_none_holds_the_whole(cut: Path) -> None:
+def test_each_rank_writes_a_part_and_none_holds_the_whole(cut):
     newest = cut / versions.name(versions.of(cut)[-1])
     manifest = versions.check(newest)
     assert manifest.progress["step"] == CUT // BETWEEN * BETWEEN
@@ -125,9 +125,7 @@ def test_each_rank_writes_a_part_and_none_holds_the_whole(cut: Path) -> None:
 
 
 @pytest.mark.parametrize("world", [1, 2])
-def test_another_number_of_workers_goes_on_to_the_weights_of_one_process(
-    cut: Path, tmp_path: Path, solo: dict[str, Tensor], world: int
-) -> None:
+def test_another_number_of_workers_goes_on_to_the_weights_of_one_process(cut, tmp_path, solo, world):
     folder = copy(cut, tmp_path)
     if world == 1:
         train(SoloWorker(CPU), folder)
@@ -136,9 +134,7 @@ def test_another_number_of_workers_goes_on_to_the_weights_of_one_process(
     assert_equal(last_weights(folder), solo)
 
 
-def test_workers_go_on_from_the_version_before_a_damaged_one(
-    cut: Path, tmp_path: Path, solo: dict[str, Tensor]
-) -> None:
+def test_workers_go_on_from_the_version_before_a_damaged_one(cut, tmp_path, solo):
     folder = copy(cut, tmp_path)
     before, newest = versions.of(folder)[-2:]
     damaged = folder / versions.name(newest) / FIRST_RANK
@@ -152,7 +148,7 @@ def test_workers_go_on_from_the_version_before_a_damaged_one(
     assert_equal(last_weights(folder), solo)
 
 
-def test_weights_for_an_answer_are_put_together(cut: Path) -> None:
+def test_weights_for_an_answer_are_put_together(cut):
     assert_equal(load(read_weights(cut / versions.name(versions.of(cut)[-1]))), last_weights(cut))
 
 
@@ -164,7 +160,7 @@ def fill_the_disk(worker: GroupWorker, disk: Path) -> None:
         train(worker, disk / "checkpoints")
 
 
-def test_all_workers_stop_where_the_disk_is_full(make_disk: Callable[[str], Path], tmp_path: Path) -> None:
+def test_all_workers_stop_where_the_disk_is_full(make_disk, tmp_path):
     disk = make_disk("size=1m")
     run_ranks(2, tmp_path, fill_the_disk, disk)
     assert not list((disk / "checkpoints").glob(".*"))
@@ -176,7 +172,7 @@ def train_in_both_sizes(worker: GroupWorker, folder: Path) -> None:
     train(worker, folder / "large", "auto")
 
 
-def test_a_state_that_takes_much_of_the_memory_is_not_gathered(tmp_path: Path) -> None:
+def test_a_state_that_takes_much_of_the_memory_is_not_gathered(tmp_path):
     run_ranks(2, tmp_path, train_in_both_sizes, tmp_path)
     small, large = ({file.name for file in (tmp_path / size / "last").iterdir()} for size in ("small", "large"))
     assert "model.safetensors" in small

@@ -67,9 +67,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return run_in_subprocess(train_on_two_nodes, tmp_path_factory.mktemp("two"))
 
 
-def test_two_nodes_train_on_every_window_of_every_epoch_within_their_memory_and_without_spilling(
-    found: dict[str, Any],
-) -> None:
+def test_two_nodes_train_on_every_window_of_every_epoch_within_their_memory_and_without_spilling(found):
     assert found["bytes"] >= 2 * STORE_LEAST
     assert found["samples"] == [found["windows"]] * 2
     assert found["losses"][0] > found["losses"][1]
@@ -78,6 +76,6 @@ def test_two_nodes_train_on_every_window_of_every_epoch_within_their_memory_and_
     assert found["spilled_by_overfilling"] > 0
 
 
-def test_simulated_nodes_are_closed_to_other_users_and_to_other_machines(found: dict[str, Any]) -> None:
+def test_simulated_nodes_are_closed_to_other_users_and_to_other_machines(found):
     other_users.check(found["others"])
     assert not found["left"]

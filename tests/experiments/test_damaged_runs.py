@@ -52,7 +52,7 @@ def test_report_leaves_a_damaged_run_out_and_names_its_file(script, runs, file, 
     assert str(runs / file) in line
     page = (runs / "report" / "index.html").read_text()
     assert "Damaged runs" in page
-    assert "Left out as unreadable: 1 run." in page
+    assert "unreadable: 1 run" in page
     assert file in page
     assert file in (runs / "report" / "report.md").read_text()
 

@@ -61,7 +61,7 @@ def ended(name: str) -> tuple[RunRecord, SearchSummary]:
     return record, record.search
 
 
-def test_sequential_and_parallel_find_the_same_best_and_are_compared_in_the_report() -> None:
+def test_sequential_and_parallel_find_the_same_best_and_are_compared_in_the_report():
     assert search("one") == search("two", "--mode", "parallel") == 0
     (one, first), (two, second) = ended("one"), ended("two")
     assert first["best"]["overrides"] == second["best"]["overrides"] == {"x": 0.2}
@@ -77,7 +77,7 @@ def test_sequential_and_parallel_find_the_same_best_and_are_compared_in_the_repo
 
 
 @pytest.mark.parametrize("mode", ["sequential", "parallel"])
-def test_asha_stops_weak_programs_which_count_with_what_they_had_reached(mode: str) -> None:
+def test_asha_stops_weak_programs_which_count_with_what_they_had_reached(mode):
     flags = ["--stop", "asha", "--stop-first", "1", "--stop-reduction", "2", "--mode", mode]
     assert search("one", *flags, command=f"{COMMAND} --sleep=0.2") == 0
     _, found = ended("one")
@@ -90,7 +90,7 @@ def test_asha_stops_weak_programs_which_count_with_what_they_had_reached(mode: s
     assert sum(found["stopped"].values()) == sum(rung is not None for rung, _, _ in stopped.values())
 
 
-def test_highest_value_is_the_best_with_maximize() -> None:
+def test_highest_value_is_the_best_with_maximize():
     assert search("one", "--maximize", metric="score") == 0
     _, found = ended("one")
     assert found["best"]["overrides"] == {"x": 0.9}
@@ -99,7 +99,7 @@ def test_highest_value_is_the_best_with_maximize() -> None:
     assert "(score 0.9)" in Path("runs/report/report.md").read_text()
 
 
-def test_program_that_fails_is_a_failed_trial_with_its_reason_and_no_shell_reads_its_values() -> None:
+def test_program_that_fails_is_a_failed_trial_with_its_reason_and_no_shell_reads_its_values():
     Path("space.yaml").write_text("x: [0.2, 0.5]\nmode: ['fail; touch evil', 'silent', 'good one']\n")
     assert search("one", command=f"{COMMAND} --mode={{mode}}") == 0
     reasons = {(trial.overrides["mode"], trial.reason) for trial in read_trials(Path("runs/one"))}
@@ -124,9 +124,7 @@ def test_program_that_fails_is_a_failed_trial_with_its_reason_and_no_shell_reads
         (["--command", COMMAND, "--model.kind", "mlp"], "--model.kind"),
     ],
 )
-def test_wrong_search_is_refused_before_there_is_a_run(
-    flags: list[str], message: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_search_is_refused_before_there_is_a_run(flags, message, capfd):
     try:
         code = tune.main(["--space", "space.yaml", *flags])
     except SystemExit as end:
@@ -136,26 +134,26 @@ def test_wrong_search_is_refused_before_there_is_a_run(
     assert not Path("runs").exists()
 
 
-def test_search_with_another_script_than_it_began_with_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
+def test_search_with_another_script_than_it_began_with_is_refused(capfd):
     assert search("one") == 0
     Path("original.py").write_text(SCRIPT + "# edited\n")
     for ended in (True, False):
         if not ended:
             Path("runs/one/record.json").unlink()
         assert tune.main(["--name", "one", "--resume"]) == 2
-        assert "other content of original.py" in capfd.readouterr().err
+        assert "of original.py" in capfd.readouterr().err
 
 
-def test_ended_search_whose_space_has_changed_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
+def test_ended_search_whose_space_has_changed_is_refused(capfd):
     assert search("one") == 0
     assert tune.main(["--name", "one", "--resume"]) == 0
     Path("space.yaml").write_text("x: [0.1, 0.5]\n")
     assert tune.main(["--name", "one", "--resume"]) == 2
-    assert "has ended with 4 configs, and space" in capfd.readouterr().err
+    assert "ended with 4 configs" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("mode", ["sequential", "parallel"])
-def test_killed_search_leaves_no_process_and_reruns_no_finished_trial(mode: str, folder: Path) -> None:
+def test_killed_search_leaves_no_process_and_reruns_no_finished_trial(mode, folder):
     flags = ["--command", f"{COMMAND} --sleep=0.3", "--space", "space.yaml", "--metric", "loss", "--mode", mode]
     argv = [sys.executable, str(ROOT / "experiments" / "tune.py"), "--name", "one"]
     environment = {**os.environ, "HOME": str(folder / "home")}
@@ -177,7 +175,7 @@ def test_killed_search_leaves_no_process_and_reruns_no_finished_trial(mode: str,
     assert (found["configs"], found["resumed"], found["rerun"]) == (4, len(finished), 0)
 
 
-def test_search_on_ray_finds_the_same_best(ray_cluster: None) -> None:
+def test_search_on_ray_finds_the_same_best(ray_cluster):
     Path("space.yaml").write_text("x: [0.1, 0.2, 0.5, 0.9]\nmode: [fine, 'fail; touch evil']\n")
     command = f"{COMMAND} --mode={{mode}}"
     assert search("one", command=command) == search("two", "--mode", "ray", command=command) == 0
@@ -187,9 +185,9 @@ def test_search_on_ray_finds_the_same_best(ray_cluster: None) -> None:
     assert two.machine.cluster["CPU"] >= 1
 
 
-def test_program_that_no_node_holds_is_refused(ray_cluster: None, capfd: pytest.CaptureFixture[str]) -> None:
+def test_program_that_no_node_holds_is_refused(ray_cluster, capfd):
     assert search("one", "--mode", "ray", "--trial-cpus", "999") != 0
-    assert "trial_cpus 999: the largest node has" in capfd.readouterr().err
+    assert "trial_cpus 999" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -201,7 +199,7 @@ def test_program_that_no_node_holds_is_refused(ray_cluster: None, capfd: pytest.
         ([(8, 0), (1, 1)], 2, 1, 0),
     ],
 )
-def test_slots_are_counted_by_node(nodes: list[tuple[int, int]], cpus: int, gpus: int, count: int) -> None:
+def test_slots_are_counted_by_node(nodes, cpus, gpus, count):
     shares = [{"CPU": float(cpu), "GPU": float(gpu)} for cpu, gpu in nodes]
     with nullcontext() if count else pytest.raises(ResourcesError):
         assert count_slots(shares, cpus, gpus) == count

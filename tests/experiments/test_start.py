@@ -1,7 +1,5 @@
 """What a process imports to train a built-in model: nothing that such a training does not use."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -26,7 +24,7 @@ Path(folder, "modules").write_text(chr(10).join(sys.modules))
 """
 
 
-def test_training_of_built_in_models_imports_no_compiler_no_sharding_and_no_figures(tmp_path: Path) -> None:
+def test_training_of_built_in_models_imports_no_compiler_no_sharding_and_no_figures(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", TRAIN, str(tmp_path), *KINDS], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -63,7 +61,7 @@ assert code == 0, code
 """
 
 
-def test_forked_trials_import_what_their_parent_has_imported(tmp_path: Path) -> None:
+def test_forked_trials_import_what_their_parent_has_imported(tmp_path):
     space = tmp_path / "space.yaml"
     space.write_text("model.kind: [mlp, lstm, transformer]\nmodel.hidden: [8]\ntrain.lr: [0.001, 0.003]\n")
     done = subprocess.run(

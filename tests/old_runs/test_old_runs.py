@@ -93,7 +93,7 @@ def script(here: Path) -> Callable[..., Any]:
     return call
 
 
-def test_every_run_is_read(old: Path) -> None:
+def test_every_run_is_read(old):
     runs = RunStore(old / "runs").scan()
     assert runs.damaged == ()
     assert {record.name for record in runs.records} == {*ENDED, *PARTS}
@@ -101,28 +101,28 @@ def test_every_run_is_read(old: Path) -> None:
     assert {record.status for record in runs.records} == {"ok"}
 
 
-def test_report_has_the_numbers_that_it_had(script, tmp_path: Path) -> None:
+def test_report_has_the_numbers_that_it_had(script, tmp_path):
     report = script("compare", "--runs-dir", "runs", "--out", str(tmp_path), "--rates", "rates.yaml", "--json")
     assert differences(kept("report"), report, FLOAT64) == []
 
 
 # The record of a search in all modes has the settings that the search began with.
 @pytest.mark.parametrize("name", sorted({*ENDED, *PARTS} - {"search"}))
-def test_fingerprint_of_a_record_is_that_of_its_settings(old: Path, name: str) -> None:
+def test_fingerprint_of_a_record_is_that_of_its_settings(old, name):
     record = RunStore(old / "runs").record(name)
     assert record is not None
     assert record.best_config(old / "runs" / name).fingerprint == record.fingerprint
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if "own" not in name])
-def test_settings_that_a_run_began_with_have_their_fingerprint(old: Path, name: str) -> None:
+def test_settings_that_a_run_began_with_have_their_fingerprint(old, name):
     begun = RunStore(old / "runs").run(name).start_record()
     assert begun is not None
     assert RunConfig.model_validate(begun.config).fingerprint == begun.fingerprint
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_command_has_the_effective_settings_that_it_had(script, name: str) -> None:
+def test_command_has_the_effective_settings_that_it_had(script, name):
     command, *flags = COMMANDS[name]
     effective = yaml.safe_load((HERE / "expected" / "effective.yaml").read_text())[name]
     now = script(command, *flags, *place(name, flags), "--print-config")
@@ -138,7 +138,7 @@ def leave_other_kinds(settings: dict) -> dict:
 
 
 @pytest.mark.parametrize("name", ENDED)
-def test_resuming_an_ended_run_finds_its_settings_unchanged_and_gives_its_record(script, old: Path, name: str) -> None:
+def test_resuming_an_ended_run_finds_its_settings_unchanged_and_gives_its_record(script, old, name):
     answer = script(COMMANDS[name][0], "--name", name, "--runs-dir", "runs", "--resume", "--json")
     record = json.loads((old / "runs" / name / "record.json").read_text())
     del record["sha256"]
@@ -147,7 +147,7 @@ def test_resuming_an_ended_run_finds_its_settings_unchanged_and_gives_its_record
 
 # A dry run of a scale experiment trains, to measure the speed.
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "scale"])
-def test_settings_file_of_a_run_is_planned_with_its_fingerprint(script, old: Path, name: str) -> None:
+def test_settings_file_of_a_run_is_planned_with_its_fingerprint(script, old, name):
     plan = script(COMMANDS[name][0], "--config", f"runs/{name}/config.yaml", "--dry-run", "--json")
     begun = RunStore(old / "runs").run(name).start_record()
     assert begun is not None
@@ -155,7 +155,7 @@ def test_settings_file_of_a_run_is_planned_with_its_fingerprint(script, old: Pat
 
 
 @pytest.mark.parametrize("name", [name for name in ENDED if COMMANDS[name][0] == "train"])
-def test_function_with_the_settings_of_an_ended_run_gives_its_record(here: Path, name: str) -> None:
+def test_function_with_the_settings_of_an_ended_run_gives_its_record(here, name):
     effective = yaml.safe_load((HERE / "expected" / "effective.yaml").read_text())[name]
     settings = {key: value for key, value in effective.items() if key not in NO_ARGUMENTS and value is not None}
     record = sp500.train(name=name, runs_dir="runs", **settings | {"resume": True, "trust_source": True})
@@ -163,7 +163,7 @@ def test_function_with_the_settings_of_an_ended_run_gives_its_record(here: Path,
 
 
 @pytest.mark.parametrize("name", kept("outputs"))
-def test_trained_model_answers_as_it_did(here: Path, name: str) -> None:
+def test_trained_model_answers_as_it_did(here, name):
     predictor, answer = Predictor(here / "runs" / name, trust_source=True), kept("outputs")[name]
     expected = np.frombuffer(base64.b64decode(answer["base64"]), answer["dtype"]).reshape(answer["shape"])
     recipe = predictor.recipe
@@ -173,7 +173,7 @@ def test_trained_model_answers_as_it_did(here: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", kept("outputs"))
-def test_trained_model_is_judged_as_it_was(here: Path, name: str) -> None:
+def test_trained_model_is_judged_as_it_was(here, name):
     record = RunStore(here / "runs").record(name)
     assert record is not None
     judged = json.loads(json.dumps(Predictor(here / "runs" / name, trust_source=True).judge()))
@@ -182,7 +182,7 @@ def test_trained_model_is_judged_as_it_was(here: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", KILLED)
-def test_killed_run_is_resumed_to_the_same_end(script, old: Path, tmp_path: Path, name: str) -> None:
+def test_killed_run_is_resumed_to_the_same_end(script, old, tmp_path, name):
     folder = tmp_path / "runs" / name
     shutil.copytree(old / "runs" / name, folder, symlinks=True)
     trials = folder / "trials.jsonl"
@@ -200,7 +200,7 @@ def test_killed_run_is_resumed_to_the_same_end(script, old: Path, tmp_path: Path
         pd.testing.assert_frame_equal(table, whole, rtol=FLOAT64)
 
 
-def test_queue_lists_its_jobs(here: Path) -> None:
+def test_queue_lists_its_jobs(here):
     done = run(["sp500", "jobs", "list", "--all", "--json", "--state-dir", "state"], cwd=here)
     assert done.returncode == 0, done.stderr
     assert differences(kept("jobs"), json.loads(done.stdout), FLOAT64) == []

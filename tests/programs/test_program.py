@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -41,7 +40,7 @@ def run(program: Program) -> tuple[list[Measurement], End]:
     return [event for event in measured if isinstance(event, Measurement)], end
 
 
-def test_lines_of_json_are_measurements_with_epoch_and_samples(tmp_path: Path) -> None:
+def test_lines_of_json_are_measurements_with_epoch_and_samples(tmp_path):
     lines = [
         '{"loss": 2}',
         "loss 3",
@@ -65,7 +64,7 @@ def test_lines_of_json_are_measurements_with_epoch_and_samples(tmp_path: Path) -
         (r"epoch (?P<epoch>\d+).*loss: (\S+),", [Measurement(0.25, 3), Measurement(0.125, 4)]),
     ],
 )
-def test_pattern_finds_the_metric_in_lines(pattern: str, expected: list[Measurement]) -> None:
+def test_pattern_finds_the_metric_in_lines(pattern, expected):
     reader = MetricReader("loss", pattern)
     lines = ["epoch 3 Average loss: 0.25, 9/10", "nothing", "epoch 4 Average loss: 0.125, 9/10"]
     assert [found for line in lines if (found := reader.read(line))] == expected
@@ -100,16 +99,14 @@ def test_pattern_finds_the_metric_in_lines(pattern: str, expected: list[Measurem
     ],
     ids=["code 3", "signal", "hang", "ignores SIGTERM", "nan", "memory", "leaves a child", "hangs with a child"],
 )
-def test_end_has_its_reason_and_leaves_no_process(
-    code: str, limits: dict[str, float], cause: str, reason: str, tmp_path: Path
-) -> None:
+def test_end_has_its_reason_and_leaves_no_process(code, limits, cause, reason, tmp_path):
     _, end = run(start(tmp_path, code, **limits))
     assert end.cause == cause
     assert re.match(reason, end.reason)
     assert processes_of(tmp_path) == []
 
 
-def test_line_of_100_mb_neither_fills_memory_nor_hides_the_next_one(tmp_path: Path) -> None:
+def test_line_of_100_mb_neither_fills_memory_nor_hides_the_next_one(tmp_path):
     long = "import sys\nfor _ in range(1000): sys.stdout.write('x' * 100_000)\nprint()\nprint('{\"loss\": 1}')"
     program = start(tmp_path, long)
     supervisor = psutil.Process(program._process.pid)
@@ -126,7 +123,7 @@ def test_line_of_100_mb_neither_fills_memory_nor_hides_the_next_one(tmp_path: Pa
     assert sum(path.stat().st_size for path in tmp_path.glob("log*")) <= 16 * 2**20
 
 
-def test_lines_are_cut_from_blocks_at_any_place() -> None:
+def test_lines_are_cut_from_blocks_at_any_place():
     text = b"one\r\ntwo\rthree\n" + b"x" * (3 * LONGEST) + b"\nfour"
     for size in (1, 7, LONGEST + 1, len(text)):
         lines = Lines()
@@ -134,7 +131,7 @@ def test_lines_are_cut_from_blocks_at_any_place() -> None:
         assert [line for line in got if line] == ["one", "two", "three", "x" * LONGEST, "four"]
 
 
-def test_log_keeps_its_last_part(tmp_path: Path) -> None:
+def test_log_keeps_its_last_part(tmp_path):
     log = Log(tmp_path / "log", limit=100)
     for number in range(100):
         log.write(f"{number:09}\n".encode())
@@ -143,7 +140,7 @@ def test_log_keeps_its_last_part(tmp_path: Path) -> None:
     assert 5 <= len(kept) <= 10
 
 
-def test_stop_reaches_a_program_that_runs_and_its_children(tmp_path: Path) -> None:
+def test_stop_reaches_a_program_that_runs_and_its_children(tmp_path):
     program = start(tmp_path, FORK.format(HANG) + f"print('{{\"loss\": 1}}')\n{HANG}")
     assert program.read() == [Measurement(1.0, 1)]
     program.stop()
@@ -152,13 +149,13 @@ def test_stop_reaches_a_program_that_runs_and_its_children(tmp_path: Path) -> No
     assert processes_of(tmp_path) == []
 
 
-def test_program_that_is_none_says_so(tmp_path: Path) -> None:
+def test_program_that_is_none_says_so(tmp_path):
     request = Request(["no-such-program"], str(tmp_path), {}, str(tmp_path / "log"), "loss")
     _, end = run(Program(request))
     assert (end.cause, end.reason) == ("start", "no-such-program cannot be started: No such file or directory")
 
 
-def test_log_that_cannot_be_written_is_the_reason(tmp_path: Path, make_disk: Callable[[str], Path]) -> None:
+def test_log_that_cannot_be_written_is_the_reason(tmp_path, make_disk):
     (tmp_path / "log").mkdir()
     _, end = run(start(tmp_path, HANG))
     assert end.cause == "lost"
@@ -186,7 +183,7 @@ program.read()
 
 
 @pytest.mark.parametrize("victim", ["owner", "supervisor"])
-def test_kill_of_what_started_it_ends_it(victim: str, tmp_path: Path) -> None:
+def test_kill_of_what_started_it_ends_it(victim, tmp_path):
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER.replace("{{", "{").replace("}}", "}"), str(tmp_path)], stdout=subprocess.PIPE
     )

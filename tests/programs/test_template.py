@@ -1,9 +1,6 @@
 """Commands with places for values."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,31 +22,29 @@ from sp500.programs import template
         ("run {model.hidden}", {"model.hidden": [1, 2]}, ["run", "[1, 2]"]),
     ],
 )
-def test_value_is_part_of_its_word(command: str, values: dict[str, Any], words: list[str]) -> None:
+def test_value_is_part_of_its_word(command, values, words):
     parsed = template.parse(command)
     parsed.check([*values])
     assert parsed.fill(values, Path("/t")) == words
 
 
 @pytest.mark.parametrize("command", ["", "  ", "run 'a", "run {a", "run a}"])
-def test_command_that_is_none_is_refused(command: str) -> None:
+def test_command_that_is_none_is_refused(command):
     with pytest.raises(ConfigError, match="command"):
         template.parse(command)
 
 
-def test_unknown_name_unused_value_and_text_that_looks_like_a_flag_are_refused() -> None:
+def test_unknown_name_unused_value_and_text_that_looks_like_a_flag_are_refused():
     parsed = template.parse("run --lr {learning_rate}")
     with pytest.raises(ConfigError, match=r"unknown name \{learning_rate\}; did you mean \{learning_rat\}"):
         parsed.check(["learning_rat"])
-    with pytest.raises(ConfigError, match="no place for momentum"):
+    with pytest.raises(ConfigError, match="for momentum"):
         parsed.check(["learning_rate", "momentum"])
     with pytest.raises(ConfigError, match="--evil"):
         parsed.fill({"learning_rate": "--evil"}, Path())
 
 
-def test_script_is_the_program_itself_or_a_file_with_the_suffix_of_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_script_is_the_program_itself_or_a_file_with_the_suffix_of_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("run", "train.py", "data.txt"):
         Path(name).touch()

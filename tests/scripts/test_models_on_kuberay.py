@@ -62,7 +62,7 @@ def test_claims_and_key_that_exist_stay_as_they_are(cluster):
         (folder / kind).mkdir(parents=True, exist_ok=True)
         (folder / kind / f"{name}.json").write_text(json.dumps({"kind": kind, "mine": True}))
     code, _, err = serve(cluster, SP500_API_KEY="another")
-    assert (code, "its key is kept" in err) == (0, True)
+    assert (code, "key is kept" in err) == (0, True)
     assert stored(cluster, "PersistentVolumeClaim")["sp500-runs"]["mine"]
     assert stored(cluster, "Secret")["sp500-serve"]["mine"]
 
@@ -75,7 +75,7 @@ def test_flags_of_other_servers_are_refused_by_name(cluster):
 def test_name_that_is_a_path_is_refused_before_anything_is_sent(cluster, models):
     for name in ("m1/", ".."):
         code, _, err = models("promote", name)
-        assert (code, "expected the name of a run" in err) == (2, True)
+        assert (code, "name of a run" in err) == (2, True)
     assert not (cluster.folder / "log").exists() or cluster.calls("exec") == []
 
 
@@ -101,7 +101,7 @@ def test_run_is_sent_once_and_promoted_on_the_claim_and_a_refusal_there_is_told(
     assert not (trained / ".models").exists()
 
     code, _, err = models("promote", "m1", "--model", "other")
-    assert (code, "run m1 exists already" in err) == (0, True)
+    assert (code, "exists already" in err) == (0, True)
     code, out, _ = models("list", "--json")
     assert [one["name"] for one in json.loads(out)["models"]] == ["main", "other"]
     code, _, err = models("rollback")
@@ -113,7 +113,7 @@ def test_other_run_of_that_name_is_kept(cluster, models):
     (cluster.runs / "m1").mkdir()
     (cluster.runs / "m1" / "record.json").write_text("{}")
     code, _, err = models("promote", "m1")
-    assert (code, "the run of that name on the claim is another" in err) == (3, True)
+    assert (code, "is another" in err) == (3, True)
     assert [path.name for path in (cluster.runs / "m1").iterdir()] == ["record.json"]
 
 
