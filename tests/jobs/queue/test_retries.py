@@ -52,11 +52,13 @@ LAST = {"state": "FAILED", "exit_code": 1, "ended": NOW}
 ENDS = {
     "a retry holds nothing": (job(), failed(), {"claimed": None, "started": None, "devices": []}),
     "the last start failed": (job(starts=3), failed(), LAST),
+    "the last retry is left": (job(starts=2), failed(), {"state": "QUEUED"}),
     "no retries": (job(retries=0), failed(), LAST),
     "it would come again": (job(), failed(retryable=False), {"state": "FAILED"}),
     "lost": (job(), LOST, {"state": "QUEUED"}),
     "lost without retries": (job(retries=0), LOST, {"state": "LOST"}),
     "a stop is no failure": (job(stop_asked=NOW - 5), failed(), {"state": "STOPPED", "reason": "stopped on request"}),
+    "stopped and gone": (job(stop_asked=NOW - 5), LOST, {"state": "STOPPED"}),
     "failed before the stop": (job(stop_asked=NOW + 60, retries=0), failed(), LAST),
     "a stop that came too late": (job(stop_asked=NOW - 5), DONE, {"state": "SUCCEEDED"}),
     "stopped at the deadline": (
