@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from sp500 import cli
+from sp500.formatting import name_command
 
 ROOT = Path(__file__).parent.parent
 JOBS = ROOT / "tests" / "jobs"
@@ -149,6 +150,18 @@ def test_verbs_are_listed_where_none_is_given(capsys, words):
 def test_unknown_verb_exits_2_and_names_the_nearest(capsys, words, hint):
     assert cli.main(words) == 2
     assert hint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("folder", "command"),
+    [("experiments", "python experiments/walk_forward.py --folds 3"), ("mine", "sp500 walk-forward --folds 3")],
+)
+def test_hint_names_a_script_only_if_one_began_the_process(folder, command, tmp_path, monkeypatch):
+    (tmp_path / folder).mkdir()
+    for name in ("tune.py", "walk_forward.py"):
+        (tmp_path / folder / name).touch()
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(tmp_path / folder / "tune.py"), raising=False)
+    assert name_command("walk-forward", "--folds 3") == command
 
 
 def test_every_script_of_an_experiment_is_a_verb():

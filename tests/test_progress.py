@@ -97,6 +97,12 @@ def test_file_gets_lines_that_can_be_read_whatever_the_environment_says_of_termi
     assert progress.parse([line]).done == 1
 
 
+def test_call_from_python_writes_no_lines_into_a_file(capsys):
+    with console_progress.watched_only(), Progress("epoch", 2) as shown:
+        shown.advance("loss 0.5")
+    assert capsys.readouterr().err == ""
+
+
 def test_dumb_terminal_gets_lines(monkeypatch):
     monkeypatch.setenv("TERM", "dumb")
     out = io.StringIO()
