@@ -52,5 +52,5 @@ def test_flag_is_a_key_of_a_job_and_next_to_a_list_of_jobs(tmp_path, name):
 
 @pytest.mark.parametrize("name", sorted(OTHER.keys() - JobSpec.model_fields.keys()))
 def test_place_and_rates_are_those_of_all_jobs_of_a_list(tmp_path, name):
-    with pytest.raises(ConfigError, match=f"{name} for all jobs"):
+    with pytest.raises(ConfigError, match=f"{name} holds for all"):
         parsed(tmp_path, {"jobs": [COMMAND | {name: OTHER[name]}]})

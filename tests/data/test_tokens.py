@@ -140,7 +140,7 @@ def test_of_instructions_the_answers_and_their_ends_alone_count(tmp_path):
 
 def test_instructions_in_two_parts_are_refused(tmp_path):
     path = instructions(tmp_path)
-    with pytest.raises(DataError, match=r"36 documents \(90%\) are also in a part before it"):
+    with pytest.raises(DataError, match=r"36 documents of valid \(90%\) are also in a part before it"):
         tokens.dataset(settings(path, valid_source=str(path)))
     with pytest.raises(ConfigError, match=r"text\.field 'q' .* text\.prompt and text\.answer are read in its place"):
         tokens.dataset(settings(path, field="q"))
