@@ -13,7 +13,7 @@ SECRET_NAMES = (
     *("SENTRY_DSN", "openai_apikey", "KEY"),
 )
 REFUSED = [
-    ({"argv": ()}, ["argv", "is empty", "-- python"]),
+    ({"argv": ()}, ["argv", "is empty", "-- sp500 tune"]),
     ({"argv": ("",)}, ["argv", "is empty"]),
     ({"argv": ("python", "a\nb")}, ["'a\\nb'", "control character"]),
     ({"argv": ("python", "s3://me:pw@store/runs")}, ["password", "secrets"]),
