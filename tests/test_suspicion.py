@@ -6,13 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from sp500 import api
 from sp500.data import pipeline
 from sp500.data.features import features
 from sp500.data.prices import Prices
 from sp500.report import terminal
 from sp500.report.models import verdicts
 from sp500.report.models.results import group_runs
-from sp500.studies import api
 from sp500.suspicion import WARNING, find_signs
 
 CARD = {"first_date": "2000-01-03", "tickers": ["A"]}

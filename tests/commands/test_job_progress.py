@@ -14,7 +14,7 @@ from sp500.progress import RunProgress
         (950.4, -2.5e-6, 180.0, "epoch 7/25, 950/s, best -2.5e-06, 3.0 min left"),
         (1240.0, 0.981, 7200.0, "epoch 7/25, 1.2k/s, best 0.981, 2.0 h left"),
         (474_260.0, None, 0.0, "epoch 7/25, 474k/s, 0 s left"),
-        (1_100_000.0, None, -5.0, "epoch 7/25, 1.1M/s, 0 s left"),
+        (1_100_000.0, None, -5.0, "epoch 7/25, 1.1M/s"),
     ],
 )
 def test_words_are_short(rate, best, left, words):
