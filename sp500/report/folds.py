@@ -78,6 +78,10 @@ class FoldSection(Section):
         """Return the verdict, if there is such a run."""
         return [verdict(found)] if found else []
 
+    def lead(self, found: RunRecord | None, runs: Runs) -> str:
+        """Return the verdict without the count of folds."""
+        return summarize(found) if found else ""
+
     def parts(self, found: RunRecord | None, runs: Runs) -> tuple[Any, ...]:
         """Return figure, table, and remarks on earlier runs and on folds that failed.
 
@@ -106,8 +110,7 @@ def _detail(found: RunRecord) -> tuple[Any, ...]:
 
 def verdict(record: RunRecord) -> str:
     """Return how many folds the model won against the best naive forecast, by how much, and whether by luck."""
-    rows, name = _good(record), model_name(record.config["model"])
-    subject = Group(record.name, formatting.reference_name(record.config["task"]), record, [], []).subject
+    rows = _good(record)
     metric = METRIC.get(rows[0]["improvement"]["metric"], "test error")
     trained = [row for row in rows if row["best_epoch"] != 0]
     kept, better = len(rows) - len(trained), record.metrics["better"]
@@ -118,7 +121,28 @@ def verdict(record: RunRecord) -> str:
     else:
         unchanged = f"{some(kept, 'fold')} kept the naive forecast that training starts from"
         outcome = f"{unchanged}, so there is nothing to compare."
-    return f"{_suspect(record)}{subject}, {name} re-trained for every fold: {outcome}{_but(record)}"
+    return f"{_introduce(record)}{outcome}{_but(record)}"
+
+
+def summarize(record: RunRecord) -> str:
+    """Return the mean improvement over the folds in short; the verdict if it has no interval."""
+    gain = record.metrics["improvement"]
+    half = gain and _half_width(gain)
+    if half is None or all(row["best_epoch"] == 0 for row in _good(record)):
+        return verdict(record)
+    mean = gain["mean"]
+    low, high = (percent(end, 2, sign=True) for end in (mean - half, mean + half))
+    clear = f"{'better' if mean > 0 else 'worse'} than the naive forecasts"
+    word = clear if abs(mean) > half else "not clear whether better or worse"
+    improved = f"mean improvement of {gain['count']} folds {percent(mean, 2, sign=True)}"
+    return f"{_introduce(record)}{improved} (95% interval {low} to {high}), {word}.{_but(record)}"
+
+
+def _introduce(record: RunRecord) -> str:
+    """Return what was forecast and by which model, after a warning if the result is too good to be true."""
+    name = model_name(record.config["model"])
+    subject = Group(record.name, formatting.reference_name(record.config["task"]), record, [], []).subject
+    return f"{_suspect(record)}{subject}, {name} re-trained for every fold: "
 
 
 def _suspect(record: RunRecord) -> str:

@@ -11,6 +11,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ SECTIONS: tuple[Section, ...] = (
     RunSection(),
 )
 """In the order in which they are read."""
+UNITS = ("s", "min", "h", "days", "KiB", "MiB", "GiB", "USD")
 # A terminal that shows the files obeys what names and tickers hold of these. Line feeds and tabs stay.
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -214,6 +216,8 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    # A number and its unit stay on one line.
+    environment.filters["hold_units"] = partial(re.sub, rf"(?<=\d) (?={'|'.join(UNITS)}\b)", "\u00a0")
     environment.tests["table"] = lambda part: isinstance(part, Table)
     environment.tests["folded"] = lambda part: isinstance(part, Folded)
     return environment

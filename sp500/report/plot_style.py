@@ -35,6 +35,10 @@ VERDICT = {"better": BLUE, "worse": ORANGE}
 WIDTH, WIDE, SMALL, LETTER = 7.7, 12.2, 3.5, 0.068
 LABEL = 0.45
 """Share of a chart's width that a label may take."""
+LONGEST = 18
+"""Letters of most labels of the first screen: 'packed without Ray'."""
+MANY = 12
+"""Rows of dots from which they move together."""
 PIXELS = ContextVar("pixels", default=160)
 """Of a PNG, per inch; 0: none is drawn."""
 FAR = 6
@@ -150,7 +154,8 @@ def canvas(
     chart = Canvas(figsize=(width, height))
     most = int(LABEL * width / LETTER)
     labels = [label if len(label) <= most else f"{label[: most - 1]}\u2026" for label in labels]
-    left = LETTER * max(map(len, labels)) + 0.1
+    # The charts of the first screen begin at one place.
+    left = LETTER * max(*map(len, labels), LONGEST if width == SMALL else 0) + 0.1
     chart.subplots_adjust(left / width, below / height, 1 - right / width, 1 - above / height)
     axes = chart.subplots()
     axes.set(ylim=(len(labels) - 0.4, -0.6), yticks=range(len(labels)))
@@ -210,9 +215,8 @@ def draw_dots(
     ]
     below = 0.45 if label else 0.03
     right = LETTER * max(map(len, texts)) + 0.15
-    chart, axes = canvas(
-        0.17 + 0.27 * len(dots) + below, [dot.label for dot in dots], right=right, below=below, width=width
-    )
+    height = 0.17 + (0.27 if len(dots) <= MANY else 0.2) * len(dots) + below
+    chart, axes = canvas(height, [dot.label for dot in dots], right=right, below=below, width=width)
     low, high = _limit(dots)
     axes.set_xlim(100 * low, 100 * high)
     across = axes.get_yaxis_transform()

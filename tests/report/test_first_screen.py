@@ -156,7 +156,7 @@ class Oracle:
                 each = {"cpus": cluster["CPU"] / cluster["nodes"], "gib": cluster["memory"] / GIB / cluster["nodes"]}
                 hourly = count * hour(each) + sum(map(hour, rates["beside"]))
                 total += hourly * run["seconds"]["total"] / 3600
-        assumed = "at rates of 2024-12-01, which are assumptions"
+        assumed = "at assumed rates of 2024-12-01"
         caption = f"All runs together, {assumed}." if total else "Nothing was rented."
         if self.search:
             names, arms = self.search["search"]["runs"], self.search["search"]["arms"]

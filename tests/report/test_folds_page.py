@@ -113,6 +113,15 @@ def test_verdict_claims_no_more_than_the_interval_of_the_mean_allows(values: lis
     assert folds.verdict(gains(*values)) == f"Returns of AAPL, KO, mlp 64x2 re-trained for every fold: {said}"
 
 
+def test_lead_is_the_mean_in_short_and_keeps_what_weakens_it() -> None:
+    short = "Returns of AAPL, KO, mlp 64x2 re-trained for every fold: mean improvement of 3 folds "
+    better = folds.summarize(gains(0.02, 0.02, 0.03))
+    assert better == f"{short}+2.33% (95% interval +0.90% to +3.77%), better than the naive forecasts."
+    unclear = folds.summarize(gains(*UP, blind=False))
+    assert "+4.48%), not clear whether better or worse. Folds 1, 2 and 3 are not blind" in unclear
+    assert folds.summarize(gains(0.01)) == folds.verdict(gains(0.01))
+
+
 def test_verdict_tells_of_failed_folds_and_of_those_that_are_not_blind() -> None:
     said = folds.verdict(record([row(1, 0.01, blind=False), failed(2), row(3, 0.02, blind=True)]))
     assert "of 2 folds, 2 beat" in said

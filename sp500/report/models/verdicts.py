@@ -54,8 +54,8 @@ def _compare(group: Group) -> list[str]:
     if better:
         gains = "; ".join(f"{name} {_gain(gain)}" for name, gain in better)
         part = f"{len(better)} of {some(len(judged_words), 'model')} {'beats' if len(better) == 1 else 'beat'}"
-        verdict = f"{part} {contest} with 95% confidence: {gains}."
-        rest.insert(0, "Luck alone does so for one model in 40.")
+        verdict = f"{part} {contest} with 95% confidence."
+        rest[:0] = [f"By how much: {gains}.", "Luck alone does so for one model in 40."]
     else:
         part = "the one model does not beat" if len(judged_words) == 1 else f"none of {len(judged_words)} models beats"
         usual = ", as is usual for daily returns" if _is_daily(group) else ""

@@ -22,7 +22,7 @@ class ScaleSection(Section):
     def lead(self, found: Scale, runs: Runs) -> str:
         """Return what the largest size that both trained on took, with Ray and without it."""
         timing = next(time_sizes(found), None)
-        return f"{timing.clause()}." if timing else next(iter(self.sentences(found, runs)), "")
+        return f"On Ray: {timing.clause()}." if timing else next(iter(self.sentences(found, runs)), "")
 
     def sentences(self, found: Scale, runs: Runs) -> list[str]:
         """Return what streaming and the cluster bought; nothing if nothing was measured."""

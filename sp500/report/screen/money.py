@@ -19,7 +19,7 @@ def answer(facts: Facts, timings: Sequence[Timing]) -> Answer | None:
         return None
     costs = [cost.cost(record, rates) for record in (*facts.runs.records, *facts.runs.unended)]
     total = sum(paid.amount for paid in costs if paid)
-    assumed = f"at rates of {rates.date}, which are assumptions"
+    assumed = f"at assumed rates of {rates.date}"
     caption = f"All runs together, {assumed}." if total else "Nothing was rented."
     bars, clauses = [], []
     for side in _price(timings):

@@ -62,7 +62,7 @@ def _trainings(facts: Facts) -> Iterator[Difference]:
 def _configs(facts: Facts) -> Iterator[Difference]:
     if gaps := facts.search.gaps:
         what = facts.search.measure or "validation loss"
-        yield Difference(f"{what} of a config in the search", "configs of the search", len(gaps), max(gaps), "search")
+        yield Difference(f"{what} of a config in the search", "search configs", len(gaps), max(gaps), "search")
 
 
 def _sizes(facts: Facts) -> Iterator[Difference]:
