@@ -31,7 +31,7 @@ RARE = 100
 
 
 def write_runs(source: Path, folder: Path, runs: int, tests: int) -> None:
-    """Write so many runs like those of `source`."""
+    """Write `runs` copies of the runs of `source`."""
     records = RunStore(source).scan().records
     trainings = cycle(record for record in records if record.experiment == "train")
     others = cycle(record for record in records if record.experiment != "train")
@@ -60,7 +60,7 @@ def _vary(record: RunRecord, name: str, number: int, test: int, draw: random.Ran
 
 
 def measure(folder: Path) -> dict[str, float]:
-    """Return what one report of the folder takes."""
+    """Return seconds, memory and sizes of one report of the folder."""
     script = Path(__file__).parents[1] / "experiments" / "compare.py"
     began = time.monotonic()
     subprocess.run([sys.executable, script, "--runs-dir", folder], check=True, capture_output=True)  # noqa: S603
@@ -76,7 +76,7 @@ def measure(folder: Path) -> dict[str, float]:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Write the runs, report on them, and print what it took."""
+    """Write the runs, report on them, and print the measurements."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("like", type=Path, help="folder of runs to copy")
     parser.add_argument("--runs", type=int, default=10_000)

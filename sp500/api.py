@@ -1,7 +1,7 @@
 """The experiments as functions: settings in, a `Result` out, the same run folder as the scripts leave.
 
 Settings are those of the scripts: sections (`data`, `model`, `train`, `eval`) as dictionaries, the rest by name;
-those in FLAT also by their name alone. `task` and `model` may be a class, also one of a notebook, `data.source` a
+those in FLAT also without their section. `task` and `model` may be a class, also one of a notebook, `data.source` a
 table of pandas, and `space` a dictionary. All functions take `name` and `runs_dir` of the run, and `resume=True` to
 continue it. They raise ConfigError for settings that are wrong, DataError for prices that are, and SP500Error if a
 run fails; its record says why. What the commands show on stderr while they run is shown in a notebook and in a
@@ -40,7 +40,7 @@ FLAT = {
     **dict.fromkeys(("source", "tickers", "start", "end", "window", "horizon"), "data"),
     **dict.fromkeys(("hidden", "layers", "dropout"), "model"),
 }
-"""Settings that may be given by their name alone, and their sections."""
+"""Settings that are accepted without their section, and that section."""
 SECTIONS = ("task", "model", "data", "train", "eval")
 
 
@@ -167,7 +167,7 @@ def _settings(
 
 
 def _gather(settings: Mapping[str, object]) -> dict[str, object]:
-    """Return settings with those that were given by their name alone in their sections."""
+    """Return settings in which those without a section are in theirs."""
     gathered = {key: value for key, value in settings.items() if key not in FLAT}
     for key in FLAT.keys() & settings.keys():
         section = gathered.get(FLAT[key]) or {}

@@ -38,7 +38,8 @@ class Limits:
         """Raise LimitExceeded if the folder of runs is larger than allowed."""
         if (size := folder_bytes(runs)) > self.disk_bytes:
             raise LimitExceeded(
-                f"{size / MIB:.0f} MiB of runs (--max-disk {self.disk_bytes / MIB:.0f} MiB): its user must remove some"
+                f"the folder of runs has {size / MIB:.0f} MiB, over --max-disk {self.disk_bytes / MIB:.0f} MiB; ask "
+                "the user to delete runs"
             )
 
     def worker_memory(self, request: SubmitJob, workers: int, room: Resources) -> str:

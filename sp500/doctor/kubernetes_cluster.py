@@ -71,12 +71,12 @@ RIGHTS = tuple(Right(verb, *resource) for resource, verbs in ROLE.items() for ve
 
 
 class Cluster:
-    """One API server. Every question is put once, and raises Unreachable, or Refused for what this user may not ask."""
+    """One API server. Each request is sent once, and raises Unreachable, or Refused for what this user may not ask."""
 
     def __init__(self, source: str, context: str | None) -> None:
-        """Read a kubeconfig, or what a pod is given if `source` is empty.
+        """Read a kubeconfig, or the pod's own account if `source` is empty.
 
-        Raises ConfigError for a context that is not there, Unreachable for a kubeconfig of no use.
+        Raises ConfigError for an unknown context, Unreachable for an invalid kubeconfig.
         """
         with extra("cluster"):
             from sp500.jobs.kuberay.api import KubeApi
@@ -103,7 +103,7 @@ class Cluster:
         return bool(answer["status"]["allowed"])
 
     def get(self, path: str, query: dict[str, str] | None = None, body: Document | None = None) -> Document:
-        """Return the answer as it came, to POST if there is a body; empty if there is nothing."""
+        """Return the answer, to POST if there is a body; empty for HTTP 404."""
         answer = self._api.send_once("POST" if body else "GET", path, query or {}, body)
         if answer.code == 404:
             return {}

@@ -13,7 +13,7 @@ T = TypeVar("T")
 class Trimmer:
     """Makes records lean: details are left out, and parts that are equal in several records are in memory once.
 
-    Where a record has a breakdown or the growth of 1, it has an empty one, so that a reader knows that there is one.
+    A breakdown and the growth of 1 become empty ones, which still show that the whole record has them.
     """
 
     def __init__(self) -> None:
@@ -21,13 +21,15 @@ class Trimmer:
 
     def __call__(self, record: RunRecord) -> RunRecord:
         """Return the lean record."""
-        test = record.metrics.get("test") or {}
+        metrics = dict(record.metrics)
+        if "naive" in metrics:
+            metrics["naive"] = self._share(metrics["naive"])
+        if (metrics.get("test") or {}).get("growth"):
+            metrics["test"] = metrics["test"] | {"growth": {}}
         return record.model_copy(
             update={
                 "config": {key: self._share(part) for key, part in record.config.items()},
-                "metrics": record.metrics
-                | {name: self._share(part) for name, part in record.metrics.items() if name == "naive"}
-                | ({"test": test | {"growth": {}}} if test.get("growth") else {}),
+                "metrics": metrics,
                 "breakdown": None if record.breakdown is None else {},
                 "folds": record.folds and [{**row, "breakdown": None} for row in record.folds],
                 **{name: self._share(getattr(record, name)) for name in ("machine", "versions", "data")},
@@ -40,7 +42,7 @@ class Trimmer:
 
 
 class Stored(Mapping[str, T]):
-    """Values by the name of a run, read from the disk each time that they are asked for."""
+    """Values by the name of a run, read from the disk at each access."""
 
     def __init__(self, names: Collection[str], read: Callable[[str], T]) -> None:
         self._names, self._read = names, read

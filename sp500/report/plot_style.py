@@ -91,7 +91,7 @@ class Figure:
     svg: str
     caption: str
     png: bytes
-    """Empty if it was not wanted: `without_pixels`."""
+    """Empty inside `without_pixels`."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def apply_style() -> Iterator[None]:
 
 @contextmanager
 def without_pixels() -> Iterator[None]:
-    """Draw no PNG, which takes as long as all the rest, for a page that shows none."""
+    """Draw no PNG, for a page without them: they need as much time as everything else."""
     token = PIXELS.set(0)
     try:
         yield

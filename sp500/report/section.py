@@ -69,9 +69,11 @@ def read_runs(
         return list(Ledger(folder.root / name).results.values())
 
     for record in scanned.records:
-        try:  # all files are read here, so that each that is damaged is named
-            curves.update([record.name] if len(folder.epochs(record.name)) > 1 else [])
-            searches.update([record.name] if record.search is not None and read_trials(record.name) else [])
+        try:  # reads every file, to report all that are damaged
+            if len(folder.epochs(record.name)) > 1:
+                curves.add(record.name)
+            if record.search is not None and read_trials(record.name):
+                searches.add(record.name)
             inputs = folder.run(record.name).importance()
         except ConfigError as error:
             damaged.append(str(error))

@@ -59,7 +59,7 @@ class Predictor:
     def forecast(self, table: pd.DataFrame) -> pd.DataFrame:
         """Return a row per ticker of a table of prices: the forecast made at its last close, and the naive ones.
 
-        The table is one that `source` takes: dates as index and a column per ticker, or date, ticker, close and others.
+        The table has a form that `source` accepts: dates as index and a column per ticker, or date, ticker, close.
         Its prices are checked as those of a training. Raises DataError for prices that are wrong or too few.
         """
         from sp500.serving.requests import BadRequest, forecast_known, list_own_columns

@@ -339,9 +339,9 @@ class _Expired(BaseException):
 
 @contextmanager
 def _limit_time(seconds: int) -> Iterator[None]:
-    """End what takes longer, whatever it waits for: mlflow connects to a database for hours, and has no limit there.
+    """End a call that lasts longer: mlflow has no limit for connecting to a database.
 
-    Every second again: an error within a finalizer or a callback of the garbage collector is ignored.
+    The alarm repeats: Python ignores an error within a finalizer or a callback of the garbage collector.
     """
 
     def expire(*_: object) -> None:

@@ -39,7 +39,7 @@ def test_manifest_is_applied_with_the_model_that_is_asked_for():
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "problem"),
     [
         (
             "name: sp500-serve\n  labels:\n    app.kubernetes.io/name: serve",
@@ -51,11 +51,11 @@ def test_manifest_is_applied_with_the_model_that_is_asked_for():
         ("kind: RayService\n", "", "a document lacks kind or metadata.name"),
     ],
 )
-def test_manifest_of_another_shape_is_refused_by_field(tmp_path, old, new, told):
+def test_manifest_of_another_shape_is_refused_by_field(tmp_path, old, new, problem):
     text = (CLUSTER / "rayservice.yaml").read_text()
     assert old in text
     (tmp_path / "mine.yaml").write_text(text.replace(old, new))
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=problem):
         kuberay.load(tmp_path / "mine.yaml", "main")
 
 

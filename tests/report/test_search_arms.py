@@ -189,9 +189,7 @@ def test_earlier_searches_are_named_by_their_last_run() -> None:
 def test_missing_arms_are_named_with_the_modes_to_run() -> None:
     said = sentences(results.newest([side("p", 0, "packed", 20.0)], {}))
     assert said[0] == "18 configs took 20 s packed without Ray (2 cores)."
-    assert said[1] == (
-        "To tell what packing and Ray Tune each bought, run sp500 tune with --mode sequential and --mode ray too."
-    )
+    assert said[1] == ("To compare packing and Ray Tune, run sp500 tune with --mode sequential and --mode ray too.")
 
 
 def test_arm_that_was_interrupted_is_not_compared_by_time() -> None:

@@ -67,7 +67,7 @@ NODES = CLUSTER | WORKER
 SEARCH = {"num_workers": 0, "experiment": "tune"}
 # 3 of the 4 nodes: 3 * (4 * 0.05 + 16 * 0.01) + (0.05 + 2 * 0.01) = 1.15 an hour.
 BILLS: dict[str, tuple[RunRecord, float]] = {
-    "workers' nodes and what stands beside them": (record(7200, NODES), 2.3),
+    "workers' nodes and those next to them": (record(7200, NODES), 2.3),
     "more workers than nodes": (record(3600, NODES, num_workers=9), 4 * 0.36 + 0.07),
     "a search, of all nodes": (record(3600, NODES, status="stopped", **SEARCH), 4 * 0.36 + 0.07),
     "a pod without Ray": (record(num_workers=0, arm="streaming", pod=True), 0.07),

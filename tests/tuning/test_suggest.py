@@ -22,11 +22,11 @@ def suggester(method, candidates, total, seed):
 
 
 def result(trial, loss=None, status="ok"):
-    """What training said: by default the distance of the learning rate from 3e-3."""
+    """The result of training: by default the distance of the learning rate from 3e-3."""
     scored = abs(trial.config.train.lr - 3e-3) if loss is None else loss
     score = scored if status == "ok" else None
-    told = TrialResult(id=trial.id, overrides=trial.overrides, status=status, valid_loss=score)
-    return TrialResult.model_validate_json(told.model_dump_json())  # as the ledger gives it back
+    reported = TrialResult(id=trial.id, overrides=trial.overrides, status=status, valid_loss=score)
+    return TrialResult.model_validate_json(reported.model_dump_json())  # as the ledger returns it
 
 
 def made(method, total, name="grid108", seed=0, told=(), base=None):

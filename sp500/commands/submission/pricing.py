@@ -33,7 +33,7 @@ Seconds = tuple[float | None, float | None]
 
 
 @dataclass(frozen=True)
-class Estimator(client.Estimator):
+class PricedEstimator(client.Estimator):
     """Estimates durations and costs of jobs."""
 
     table: RateTable | None = None
@@ -127,11 +127,11 @@ class Estimator(client.Estimator):
 
 def build_estimator(
     table: RateTable | None, node_type: str, earlier: Sequence[Job], *, currency: str, for_agent: bool = False
-) -> Estimator:
+) -> PricedEstimator:
     """Return an estimator that reads the runs of this folder, or of SP500_RUNS_DIR.
 
     `currency`: used without a rate table.
     """
-    return Estimator(
+    return PricedEstimator(
         table, node_type, earlier, folders.default_runs(), table.currency if table else currency, for_agent
     )

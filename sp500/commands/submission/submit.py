@@ -136,7 +136,7 @@ def submit_jobs(flags: Submit, specs: Sequence[JobSpec], *, for_agent: bool = Fa
     return [plan(queued, spec, estimator, waiting) for queued, spec in zip(added, specs, strict=True)]
 
 
-def _estimator(flags: Submit, queue: Queue, *, for_agent: bool = False) -> pricing.Estimator:
+def _estimator(flags: Submit, queue: Queue, *, for_agent: bool = False) -> pricing.PricedEstimator:
     settings, table = client.read_settings(queue.folder), rate_table.read(flags.rates)
     if settings.budgets and table and table.currency != settings.currency:
         raise ConfigError(

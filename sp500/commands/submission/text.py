@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 
 from sp500 import formatting
 from sp500.commands.jobs import queue_flags
-from sp500.commands.submission.pricing import Estimator
+from sp500.commands.submission.pricing import PricedEstimator
 from sp500.jobs.client import Queued, with_variables
 from sp500.jobs.executor import Request
 from sp500.jobs.names import script_of
@@ -51,7 +51,7 @@ class Submitted:
         return {**queue_flags.plain(self.job), "plan": self.plan, "follow": self.follow}
 
 
-def plan(queued: Queued, spec: JobSpec, estimator: Estimator, waiting: Sequence[Job]) -> Submitted:
+def plan(queued: Queued, spec: JobSpec, estimator: PricedEstimator, waiting: Sequence[Job]) -> Submitted:
     """Return the job that was queued, and what is expected of it."""
     job, shortfall = queued.job, queued.shortfall
     shortest, longest = estimator.seconds(spec, job.kind)

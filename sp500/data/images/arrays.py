@@ -1,7 +1,7 @@
 """Images in arrays: IDX files, the format of MNIST, and an npz file as Keras names its arrays.
 
 IDX: train-images, train-labels, t10k-images and t10k-labels in a folder, .gz or plain. npz: x_train and y_train, and
-x_test and y_test if the test is apart.
+x_test and y_test if it has a test.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def read_npz(path: Path) -> Source:
         raise DataError(f"{path}: is not an npz file of plain arrays ({error}). Write it with numpy.savez") from error
     expected = NAMES if {"x_test", "y_test"} & set(arrays) else NAMES[:2]
     if missing := [name for name in expected if name not in arrays]:
-        raise DataError(f"{path}: has no {' and no '.join(missing)}, only {', '.join(arrays) or 'nothing'}")
+        raise DataError(f"{path}: lacks {' and '.join(missing)}, has {', '.join(arrays) or 'nothing'}")
     parts = {
         name: label_images(arrays[f"x_{name}"], arrays[f"y_{name}"], f"{path}: x_{name} and y_{name}")
         for name in ("train", "test")

@@ -2,10 +2,10 @@
 
 Two fields of the RayJob decide on the state: jobDeploymentStatus, which is the operator's, and jobStatus, which is
 Ray's. What keeps a job from starting is in one of four places: the RayJob's own reason (a deadline, a broken rule), the
-state of a pod (image, room, claim, memory), a warning about a pod (a volume that does not mount), or a warning about
-whatever should have made a pod and was forbidden to. The last is all there is where the submitter breaks the
-namespace's pod security: the RayJob stays Running without a jobStatus, and no deadline names the cause. For a job in a
-queue the reason is in Kueue's Workload. The facts are those of KubeRay 1.7.0.
+state of a pod (image, room, claim, memory), a warning about a pod (a volume that does not mount), or a warning about a
+controller that was not allowed to create a pod. A submitter that breaks the namespace's pod security leaves only this
+warning: the RayJob stays Running without a jobStatus, and no deadline names the cause. For a job in a queue the reason
+is in Kueue's Workload. The facts are those of KubeRay 1.7.0.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def causes(job: Document, now: JobState, pods: Sequence[Document], events: Seque
 
 
 def _of_pods(pods: Sequence[Document]) -> list[str]:
-    """Return what keeps pods from being ready, by role, so that a replaced pod with the same problem is no news."""
+    """Return why pods are not ready, by role, so that a replaced pod with the same problem changes nothing."""
     counts: Counter[tuple[str, str]] = Counter()
     for pod in pods:
         prefix = f"pod {pod['metadata']['name']}: "

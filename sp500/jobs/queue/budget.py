@@ -27,7 +27,7 @@ def midnight(now: float) -> float:
 
 
 def find_unaffordable(jobs: Sequence[NewJob], ledger: Ledger, settings: QueueSettings, now: float) -> dict[str, str]:
-    """Return which new jobs would wait for their budget alone: reasons by id. Jobs that wait already come first."""
+    """Return the new jobs that only their budget would keep waiting: reasons by id. Earlier jobs come first."""
     unfinished = ledger.jobs(unfinished=True)
     active = [job for job in unfinished if not job.waits]
     left = remaining_budgets(settings.budgets, ledger.uses(midnight(now)), active, now)

@@ -91,10 +91,10 @@ def _compare_earnings(group: Group) -> Table | None:
         lines.append(line)
     note = (
         "Net: after costs. Return: mean of a year, not compounded. Drawdown: largest fall of the compounded value from "
-        f"a peak.{cut_models(group)}"
+        "a peak."
     )
     caption = f"{group.subject}: what trading the sign of each model's forecasts earned"
-    return table(caption, lines, text=("Model",), note=note) if lines else None
+    return table(caption, lines, text=("Model",), note=" ".join([note, *cut_models(group)])) if lines else None
 
 
 def _list_portfolios(group: Group, name: str, details: Breakdown) -> Table | None:

@@ -95,8 +95,8 @@ def summarize(groups: Sequence[Group]) -> Table:
         for group in groups[:MODELS]
         for best in group.models[:1]
     ]
-    cut = f" {MODELS} of them." if len(groups) > MODELS else ""
-    note = f"Those with fewer models than the tests above.{cut} report.json has all of their models."
+    cut = f" {MODELS} of {len(groups):,}." if len(groups) > MODELS else ""
+    note = f"Those with fewer models than the tests above.{cut} report.json has all their models."
     return table(f"{len(groups):,} other sets of test data", lines, text=("Test", "Best", "Verdict"), note=note)
 
 
@@ -213,8 +213,7 @@ def _note(group: Group, metrics: list[Metric]) -> str:
     if any(formatting.bounds(gain) for gain in gains):
         dates = ", whose volatility other dates may not have" if group.kind.from_prices else ""
         remarks.append(f"95% intervals are for this test set{dates}: Newey-West standard errors and Student's t.")
-    if cut := cut_models(group):
-        remarks.append(cut.strip())
+    remarks += cut_models(group)
     if "information_coefficient" in keys:
         remarks.append("IC: rank correlation of forecast and return.")
     if "daily_ic" in keys:
@@ -228,10 +227,10 @@ def _note(group: Group, metrics: list[Metric]) -> str:
     return " ".join(remarks)
 
 
-def cut_models(group: Group) -> str:
-    """Return that a table has the best models only, if that is so."""
-    all_models = len(group.models)
-    return f" The {MODELS} best of {all_models:,} models; report.json has all." if all_models > MODELS else ""
+def cut_models(group: Group) -> list[str]:
+    """Return the remark of a table that has only the best models; none if it has all."""
+    count = len(group.models)
+    return [f"The {MODELS} best of {count:,} models; report.json has all."] if count > MODELS else []
 
 
 def explain_improvement(gains: Sequence[Improvement], *, starts_naive: bool) -> list[str]:

@@ -42,7 +42,7 @@ def sentences(numbers: Numbers) -> list[str]:
     lines = [*_busy(arms), _split(numbers), _agreement(numbers), *_break_even(numbers)]
     if missing := [arm for arm in ARMS if arm not in arms]:
         flags = join([f"--mode {arm}" for arm in missing])
-        lines.append(f"To tell what packing and Ray Tune each bought, run {name_command('tune')} with {flags} too.")
+        lines.append(f"To compare packing and Ray Tune, run {name_command('tune')} with {flags} too.")
     return [sentence for sentence in lines if sentence]
 
 

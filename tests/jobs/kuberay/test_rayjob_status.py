@@ -291,7 +291,7 @@ def test_evicted_head_that_is_gone_is_told_by_its_event(operator, look):
     assert "before it found" not in reason
 
 
-TOLD = {
+REPORTED = {
     "an invalid spec": (
         {"jobDeploymentStatus": "ValidationFailed", "reason": "ValidationFailed", "message": "no such mode"},
         JobState.FAILED,
@@ -303,9 +303,9 @@ TOLD = {
 }
 
 
-@pytest.mark.parametrize(("told", "state", "words"), TOLD.values(), ids=TOLD)
-def test_word_of_the_operator_is_a_state_with_its_reason(operator, look, told, state, words):
-    operator.tell(**told)
+@pytest.mark.parametrize(("reported", "state", "words"), REPORTED.values(), ids=REPORTED)
+def test_word_of_the_operator_is_a_state_with_its_reason(operator, look, reported, state, words):
+    operator.tell(**reported)
     found, reason = look()
     assert found is state
     assert words in reason

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from sp500.commands import rate_table
-from sp500.commands.submission.pricing import Estimator
+from sp500.commands.submission.pricing import PricedEstimator
 from sp500.errors import ConfigError
 from sp500.jobs import client
 from sp500.jobs.queue.job import Job
@@ -33,7 +33,7 @@ def expected(tmp_path):
     """With a table of round rates, and earlier jobs."""
     (tmp_path / "rates.yaml").write_text(yaml.safe_dump(RATES))
     table = rate_table.read(tmp_path / "rates.yaml")
-    return lambda node_type="", earlier=(), runs_dir=tmp_path: Estimator(table, node_type, earlier, runs_dir)
+    return lambda node_type="", earlier=(), runs_dir=tmp_path: PricedEstimator(table, node_type, earlier, runs_dir)
 
 
 @pytest.fixture
@@ -128,11 +128,11 @@ def test_users_own_word_goes_before_and_the_deadline_is_the_limit(expected, make
 def test_nothing_is_expected_of_a_job_that_nobody_knows_and_without_a_table_all_is_free(expected, there, make):
     assert expected().seconds(make(), find("local")) == (None, None)
     assert expected(runs_dir=Path("no such folder")).seconds(make(), find("local")) == (None, None)
-    assert prepare_job(make(), there("local"), Estimator()).hourly == 0.0
+    assert prepare_job(make(), there("local"), PricedEstimator()).hourly == 0.0
 
 
 def test_failed_start_is_the_queues_to_repeat_wherever_it_runs(there, make):
     for on in ("local", "ray", "kuberay"):
-        assert prepare_job(make(retries=2), there(on), Estimator()).retries == 2
-    job = prepare_job(make(retries=2), there("kuberay"), Estimator())
+        assert prepare_job(make(retries=2), there(on), PricedEstimator()).retries == 2
+    job = prepare_job(make(retries=2), there("kuberay"), PricedEstimator())
     assert job.request["documents"][0]["spec"]["backoffLimit"] == 0

@@ -1,4 +1,4 @@
-"""Which jobs start: order, room, budgets, and that nobody starves."""
+"""Which jobs start: order, room, budgets, and that no job starves."""
 
 import math
 
@@ -37,13 +37,13 @@ STARTS = {
     # In 60 s three CPUs come free beside the one that is: the wide job takes three, one is spare.
     "the wide job leaves room over": ([job("wide", 3), job("x", 1), job("y", 1)], {"busy": BUSY}, "x"),
     # Four CPUs are free; the wide job waits for six, which leaves two of the eight that there will be.
-    "nobody knows when the room comes": (
+    "unknown when there is room": (
         [job("a", 6), *(job(name) for name in "bcde")],
         {"busy": [Busy(Resources(cpus=4))], "cpus": 8},
         "bc",
     ),
     "behind a job without an end": ([WIDE, job("x", 1, seconds=1)], {"busy": [Busy(Resources(cpus=3))]}, ""),
-    "what never fits holds up nobody": ([job("b", 8), job("s")], {}, "s"),
+    "a job that never fits blocks no other": ([job("b", 8), job("s")], {}, "s"),
     "a retry before its time": ([job("a", not_before=NOW + 5)], {}, ""),
     "a retry at its time": ([job("a", not_before=NOW)], {}, "a"),
     "no cost, no money": ([job("a", project="p", cost=0.0)], {"left": {"p": 0.0}}, "a"),
@@ -64,7 +64,7 @@ STARTS = {
 
 
 @pytest.mark.parametrize(("queue", "more", "started"), STARTS.values(), ids=STARTS)
-def test_start_is_by_order_room_and_money_and_starves_nobody(queue, more, started):
+def test_start_is_by_order_room_and_money_and_no_job_starves(queue, more, started):
     assert planned(queue, **more).start == list(started)
 
 
