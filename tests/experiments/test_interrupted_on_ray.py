@@ -1,4 +1,4 @@
-"""Scripts that a signal ends on a Ray of their own, and that go on on another cluster."""
+"""Scripts that a signal ends on a Ray of their own, and that resume on another cluster."""
 
 import json
 import os
@@ -9,7 +9,7 @@ import pytest
 import ray
 from waiting import until_epoch, until_lines
 
-TRAINING = ("--train.epochs", 12, "--train.early-stop-patience", 0, "--train.dtype", "float64", "--model.dropout", 0)
+TRAINING = ("--train.epochs", 40, "--train.early-stop-patience", 0, "--train.dtype", "float64", "--model.dropout", 0)
 SEARCH = ("--mode", "ray", "--pack", 2, "--data.tickers", "AAPL", "--data.start", "2014-01-01")
 
 
@@ -39,7 +39,7 @@ def test_interrupted_training_in_a_relative_folder_resumes_to_the_metrics_of_one
     assert json.loads((run / "record.json").read_text())["status"] == "stopped"
     assert (run / "checkpoints" / "last" / "model.safetensors").exists()
     again = resume("train", "cut")
-    assert "epoch 12/12" in again.stderr
+    assert "epoch 40/40" in again.stderr
     mse = [json.loads(record)["metrics"]["test"]["mse"] for record in (again.stdout, solo)]
     assert mse[0] == pytest.approx(mse[1], rel=1e-9)
 
