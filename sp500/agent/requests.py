@@ -154,7 +154,7 @@ def job(request: SubmitJob, *, here: bool) -> JobSpec:
     workers = request.workers or (None if without_ray else 1)
     wide = ("--num-workers", str(workers)) if workers and request.experiment in DISTRIBUTED else ()
     # After the arguments: words after it would be its values.
-    argv = ("python", f"experiments/{request.experiment}.py", *request.arguments, *wide)
+    argv = ("sp500", request.experiment.replace("_", "-"), *request.arguments, *wide)
     shared = request.model_dump(include={"cpus", "gpus", "memory", "expected", "deadline"})
     return JobSpec(argv=argv, workers=workers or 1, **shared)
 

@@ -47,7 +47,7 @@ def check(
     """
     program, *words = spec.argv
     path = {**environment, **spec.env}.get("PATH")
-    is_found = program in {"python", "python3"} or shutil.which(program, path=path) is not None
+    is_found = program in {"python", "python3", "sp500"} or shutil.which(program, path=path) is not None
     if " " in program and not is_found and (here or not words):
         raise ConfigError(
             f"the command is one word, {program!r}, and no program has that name. Leave the quotes out: -- {program}. "

@@ -71,7 +71,7 @@ def test_space_of_an_agent_is_a_preset_or_a_file_of_its_folder(path):
 def test_words_that_experiments_need_are_taken_as_they_are():
     words = ("--data.tickers", "^GSPC", "BRK.B", "--data.real_moves", "KO:1998-09-01", "--train.lr=1e-3")
     words += ("--data.no-shuffle-train", "--data.source", "prices/2024.csv", "--resume", "--name", "night-1")
-    assert requests.job(submit(*words), here=True).argv == ("python", "experiments/train.py", *words)
+    assert requests.job(submit(*words), here=True).argv == ("sp500", "train", *words)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_words_that_experiments_need_are_taken_as_they_are():
 )
 def test_world_size_stands_behind_the_arguments_of_those_that_train_on_workers(experiment, workers, on, behind, wide):
     job = requests.job(submit("--json", experiment=experiment, workers=workers), here=on == "local")
-    assert job.argv == ("python", f"experiments/{experiment}.py", "--json", *behind)
+    assert job.argv == ("sp500", experiment, "--json", *behind)
     assert job.workers == wide
 
 

@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -58,9 +57,9 @@ def command(state, runs):
 @pytest.fixture(scope="module")
 def server(command, tmp_path_factory):
     """A server in a subprocess: a client that is connected to it, and the loop of the client."""
-    words = [*command, "--folder", str(ROOT)]
-    folder = tmp_path_factory.mktemp("elsewhere")
-    parameters = StdioServerParameters(command=sys.executable, args=words, env=ENVIRONMENT, cwd=folder)
+    folder = tmp_path_factory.mktemp("no clone")
+    words = [*command, "--folder", str(folder)]
+    parameters = StdioServerParameters(command=sys.executable, args=words, env=ENVIRONMENT)
     connected, done = Future(), asyncio.Event()
 
     async def serve():
@@ -263,10 +262,10 @@ def test_stdout_is_the_protocols_alone_and_a_signal_ends_the_server(command, num
         assert server.stdout.read() == ""
 
 
-def test_folder_without_a_project_exits_2_and_says_so(command, tmp_path):
-    done = forks.run(["sp500", *command[2:], "--folder", str(tmp_path)])
+def test_folder_that_is_not_there_exits_2_and_says_so(command, tmp_path):
+    done = forks.run(["sp500", *command[2:], "--folder", str(tmp_path / "typo")])
     assert (done.returncode, done.stdout) == (2, "")
-    assert "no experiments/train.py" in done.stderr
+    assert "typo: no such folder" in done.stderr
 
 
 @pytest.fixture
@@ -281,7 +280,7 @@ def desk(tmp_path):
 @pytest.mark.parametrize("arguments", [["--data.source", "out/prices.csv"], ["--data.source=out/prices.csv"]])
 def test_link_that_leads_out_of_the_project_is_refused(desk, tmp_path, monkeypatch, arguments):
     project = tmp_path / "project"
-    shutil.copytree(ROOT / "experiments", project / "experiments")
+    project.mkdir()
     (project / "out").symlink_to(tmp_path)
     monkeypatch.chdir(project)
     with pytest.raises(ConfigError, match="out of the project"):

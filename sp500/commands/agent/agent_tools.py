@@ -202,16 +202,16 @@ def _most(context: AgentContext, target: Target, request: requests.SubmitJob) ->
     raise ConfigError(f"on: the capacity of {on} is not configured; write capacity: {{{on}: {{cpus: N}}}} into {file}")
 
 
-def _check_flags(script: tuple[str, ...]) -> None:
-    """Have an experiment read its flags and do nothing. Raises ConfigError with its message."""
+def _check_flags(words: tuple[str, ...]) -> None:
+    """Have an experiment, the first word, read its flags and do nothing. Raises ConfigError with its message."""
     try:
         done = subprocess.run(  # noqa: S603 - a list of words
-            [sys.executable, *script, "--print-config"],
+            [sys.executable, "-P", "-m", "sp500.cli", *words, "--print-config"],
             stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
             timeout=SECONDS_TO_CHECK,
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
-        raise ResourcesError(f"{script[0]} did not read its flags within {SECONDS_TO_CHECK} s; try again") from error
+        raise ResourcesError(f"{words[0]} did not read its flags within {SECONDS_TO_CHECK} s; try again") from error
     if done.returncode:
         output, _ = results.limit_lines(re.sub(r"[│╭╮╰╯─]+", "", done.stderr).splitlines())
         lines = [line.strip() for line in output if line.strip()]

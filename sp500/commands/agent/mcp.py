@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 # Threads for requests that wait; characters of a request, of its refusal, and of a name in that.
 THREADS, LONGEST_REQUEST, LONGEST_ERROR, NAME = 32, 100_000, 4_000, 80
 INSTRUCTIONS = (
-    "Runs the experiments of this project as jobs of a queue. submit_job returns an id; follow it with job_status "
+    "Runs the experiments of sp500 as jobs of a queue. submit_job returns an id; follow it with job_status "
     "(wait up to 30 s at a time) and job_logs. Ask estimate_speedup before asking for more workers. Experiments take "
     "minutes; most models of daily returns barely beat naive forecasts, and the reports say so."
 )
@@ -43,12 +43,12 @@ INSTRUCTIONS = (
 class Mcp(Frozen):
     """Serve the queue to an agent on stdin and stdout (Model Context Protocol), until stdin ends.
 
-    The agent may run this project's experiments with settings of its choice, read all jobs and their logs, and stop
+    The agent may run the experiments with settings of its choice, read all jobs and their logs, and stop
     its own. It gives no command, and names no file outside the project.
     """
 
     folder: Path = Path()
-    """Folder of the project, with experiments/ in it."""
+    """Folder of the project, with the files that its jobs may name."""
     state_dir: Path | None = None
     """Folder of the queue. Default: $XDG_STATE_HOME/sp500, or ~/.local/state/sp500."""
     runs_dir: Path | None = None
@@ -100,13 +100,13 @@ def _end(number: int, _: FrameType | None) -> None:
 
 
 def build_context(flags: Mcp) -> AgentContext:
-    """Change into the project's folder and return where its jobs go. Raises ConfigError if there is no project."""
+    """Change into the project's folder and return where its jobs go. Raises ConfigError if it is not there."""
     from sp500.agent.limits import Limits
     from sp500.commands.agent.agent_tools import AgentContext
 
     folder = flags.folder.expanduser().resolve()
-    if not (folder / "experiments" / "train.py").is_file():
-        raise ConfigError(f"--folder {folder}: no experiments/train.py in it; name the folder of the project")
+    if not folder.is_dir():
+        raise ConfigError(f"--folder {folder}: no such folder")
     runs = (flags.runs_dir or folder / folders.default_runs()).expanduser().absolute()
     queue = client.open_queue(flags.state_dir)
     # Jobs start in the folder and with the environment of this process.

@@ -36,9 +36,15 @@ def asked(spec, **given):
     )
 
 
-@pytest.mark.parametrize(("word", "started"), [("python", "/usr/bin/py"), ("python3", "/usr/bin/py"), ("bash", "bash")])
-def test_python_is_the_interpreter_given_and_nothing_else_is_changed(word, started):
-    assert asked(JobSpec(argv=(word, "python", "x.py")))["argv"] == [started, "python", "x.py"]
+@pytest.mark.parametrize(
+    ("word", "started"),
+    [
+        *(("python", ["/usr/bin/py"]), ("python3", ["/usr/bin/py"]), ("bash", ["bash"])),
+        ("sp500", ["/usr/bin/py", "-P", "-m", "sp500.cli"]),
+    ],
+)
+def test_python_and_sp500_are_of_the_interpreter_given_and_nothing_else_is_changed(word, started):
+    assert asked(JobSpec(argv=(word, "python", "x.py")))["argv"] == [*started, "python", "x.py"]
 
 
 def test_request_is_plain_data_with_the_limits_of_all_workers_together():
