@@ -111,6 +111,14 @@ def test_dumb_terminal_gets_lines(monkeypatch):
     assert progress.parse(out.getvalue().splitlines()).done == 1
 
 
+def test_narrow_terminal_cuts_the_text_and_no_number():
+    out = io.StringIO()
+    with Progress("trial", 1008, Console(file=out, force_terminal=True, width=60, _environ={}), done=5) as shown:
+        shown.advance("10 running, 0 failed; hidden 128, lr 0.001, dropout 0.2: 0.414992")
+    assert "6/1008" in out.getvalue()
+    assert "…" in out.getvalue()
+
+
 def test_many_lines_of_one_second_are_the_first_each_new_best_each_failure_and_the_last():
     out = io.StringIO()
     with Progress("trial", 6, Console(file=out), meter=Meter("trial", 6, since=0.0)) as shown:

@@ -22,6 +22,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
+from rich.table import Column
 
 from sp500.progress import Kind, Meter, RunProgress, Unit
 
@@ -101,14 +102,16 @@ class Progress:
         self._timer: threading.Timer | None = None
         self._bar: Bar | None = None
         if self._console.is_terminal and self._console.is_interactive:  # not with TERM=dumb
+            # A narrow terminal cuts the text off, and never a number.
+            whole, text = Column(no_wrap=True), Column(no_wrap=True, overflow="ellipsis", ratio=1)
             columns = (
                 TextColumn(unit, markup=False),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeRemainingColumn(),
-                TextColumn("{task.description}", markup=False),
+                BarColumn(20, table_column=whole),
+                MofNCompleteColumn(table_column=whole),
+                TimeRemainingColumn(table_column=whole),
+                TextColumn("{task.description}", markup=False, table_column=text),
             )
-            self._bar = Bar(*columns, console=self._console)
+            self._bar = Bar(*columns, console=self._console, expand=True)
             self._task = self._bar.add_task("", total=total, completed=done)
 
     def __enter__(self) -> Progress:
