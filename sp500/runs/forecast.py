@@ -363,7 +363,7 @@ def _law_settings(record: RunRecord) -> str:
     """Return a hash of the settings without those that set APART, and with those that this version does not know."""
     try:
         config = RunConfig.model_validate(record.config)
+        parts = {name: getattr(config, name).model_copy(update=values) for name, values in APART.items()}
+        return config.model_copy(update=parts).fingerprint
     except (ValidationError, ConfigError):  # also a task or model of the user's, whose file is not here
         return record.fingerprint
-    parts = {name: getattr(config, name).model_copy(update=values) for name, values in APART.items()}
-    return config.model_copy(update=parts).fingerprint

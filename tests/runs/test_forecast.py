@@ -151,9 +151,10 @@ def test_group_with_the_most_numbers_of_workers_counts_and_of_equals_the_newest(
     assert asked(*old, record(4, config={"train": {"seed": 1}}), *new)["basis"]["workers"] == [1, 2, 4]
 
 
-def test_settings_of_another_version_go_with_their_own_fingerprint_alone():
-    odd = [record(n, fingerprint="odd", config={"gone": n}) for n in (1, 2)]
-    assert asked(*odd, record(4, fingerprint="odder", config={"gone": 4}))["basis"]["workers"] == [1, 2]
+@pytest.mark.parametrize("config", [{"gone": 1}, {"task": "source/mine.py:Mine"}], ids=["another version", "no file"])
+def test_settings_that_cannot_be_read_go_with_their_own_fingerprint_alone(config):
+    odd = [record(n, fingerprint="odd", config=config) for n in (1, 2)]
+    assert asked(*odd, record(4, fingerprint="odder", config=config))["basis"]["workers"] == [1, 2]
 
 
 def test_size_asked_for_scales_the_training_and_not_the_start():
