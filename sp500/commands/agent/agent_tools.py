@@ -71,7 +71,8 @@ def submit_job(context: AgentContext, request: requests.SubmitJob) -> Answer:
     )
     (submitted,) = submit.submit_jobs(flags, [flags.spec()], for_agent=True)
     follow = [f"{tool} {submitted.job.id}" for tool in ("job_status", "job_logs", "stop_job")]
-    return text.text(replace(submitted, follow=follow)), submitted.plain()
+    submitted = replace(submitted, follow=follow)
+    return text.text(submitted), submitted.plain()
 
 
 def job_status(context: AgentContext, request: requests.JobStatus) -> Answer:
@@ -130,25 +131,18 @@ class Tool:
 
     act: Callable[[AgentContext, Any], Answer]
     takes: type[Frozen]
-    tells: type[results.Result]
     hints: Mapping[str, bool]
 
 
 READS = {"read_only_hint": True, "open_world_hint": False}
+STOPS = {"read_only_hint": False, "destructive_hint": True, "idempotent_hint": True}
 TOOLS = {
-    "submit_job": Tool(
-        submit_job, requests.SubmitJob, results.Submitted, {"read_only_hint": False, "destructive_hint": False}
-    ),
-    "job_status": Tool(job_status, requests.JobStatus, results.Status, READS),
-    "job_logs": Tool(job_logs, requests.JobLogs, results.Logs, READS),
-    "stop_job": Tool(
-        stop_job,
-        requests.StopJob,
-        results.Status,
-        {"read_only_hint": False, "destructive_hint": True, "idempotent_hint": True},
-    ),
-    "list_jobs": Tool(list_jobs, requests.ListJobs, results.Listed, READS),
-    "estimate_speedup": Tool(estimate_speedup, requests.EstimateSpeedup, results.Speedup, READS),
+    "submit_job": Tool(submit_job, requests.SubmitJob, {"read_only_hint": False, "destructive_hint": False}),
+    "job_status": Tool(job_status, requests.JobStatus, READS),
+    "job_logs": Tool(job_logs, requests.JobLogs, READS),
+    "stop_job": Tool(stop_job, requests.StopJob, STOPS),
+    "list_jobs": Tool(list_jobs, requests.ListJobs, READS),
+    "estimate_speedup": Tool(estimate_speedup, requests.EstimateSpeedup, READS),
 }
 
 

@@ -161,7 +161,6 @@ def tools() -> list[Tool]:
             name=name,
             description=tool.takes.__doc__,
             input_schema=tool.takes.model_json_schema(),
-            output_schema=tool.tells.model_json_schema(),
             annotations=ToolAnnotations(**tool.hints),
         )
         for name, tool in TOOLS.items()
@@ -182,8 +181,7 @@ def call_tool(context: AgentContext, name: str, arguments: dict[str, object]) ->
             raise ConfigError(f"the arguments have {size} characters; at most {LONGEST_REQUEST} are accepted")
         tool = TOOLS[name]
         text, plain = tool.act(context, validate(tool.takes, arguments, name))
-        content = tool.tells.model_validate(plain).model_dump(mode="json")
     except SP500Error as error:
         text = results.shorten(str(error), LONGEST_ERROR)
         return CallToolResult(content=[TextContent(type="text", text=text)], is_error=True)
-    return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=content)
+    return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=dict(plain))
