@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 
 from sp500.commands import folders
 from sp500.commands.verb import verb
@@ -55,8 +53,7 @@ def _namespace(flags: Doctor, environment: Mapping[str, str]) -> str:
 
 def _check(flags: Doctor) -> tuple[str, int]:
     checks = check.run_probes(probes(flags))
-    console = Console(force_terminal=sys.stdout.isatty())  # rich treats a pipe as a terminal with FORCE_COLOR
-    text = json.dumps(check.plain(checks), indent=1) if flags.json_output else check.text(checks, console)
+    text = json.dumps(check.plain(checks), indent=1) if flags.json_output else check.text(checks)
     return text, check.exit_code(checks)
 
 

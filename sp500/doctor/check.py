@@ -12,10 +12,6 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import partial
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from sp500.errors import attempt
 
 
@@ -44,7 +40,6 @@ class Check:
 # The name of what is checked, and the function that checks it.
 Probe = tuple[str, Callable[[], Sequence[Check]]]
 
-STYLES = {State.OK: "green", State.WRONG: "bold red", State.SKIPPED: "dim"}
 GAP = 2
 
 
@@ -87,32 +82,12 @@ def plain(checks: Sequence[Check]) -> Mapping[str, object]:
     return {"checks": rows, "ok": all(check.state != State.WRONG for check in checks)}
 
 
-def text(checks: Sequence[Check], console: Console) -> str:
-    """Return the checks for a reader, and their count: one line each, or a table as wide as the terminal."""
-    lines = _table(checks, console) if console.is_terminal else "\n".join(_lines(checks))
+def text(checks: Sequence[Check]) -> str:
+    """Return the checks for a reader, one line each, and their count."""
+    names, states = max(len(check.name) for check in checks) + GAP, max(map(len, State)) + GAP
+    lines = [
+        f"{check.state:<{states}}{check.name:<{names}}{': '.join(filter(None, (check.found, check.advice)))}"
+        for check in checks
+    ]
     counts = {state: sum(check.state == state for check in checks) for state in (State.WRONG, State.OK, State.SKIPPED)}
-    return f"{lines}\n\n" + ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-
-
-def _lines(checks: Sequence[Check]) -> Iterable[str]:
-    width = max(len(check.name) for check in checks) + GAP
-    first = max(map(len, State)) + GAP
-    for check in checks:
-        advice = f": {check.advice}" if check.advice else ""
-        yield f"{check.state:<{first}}{check.name:<{width}}{check.found}{advice}"
-
-
-def _table(checks: Sequence[Check], console: Console) -> str:
-    table = Table.grid(padding=(0, GAP))
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for check in checks:
-        style = STYLES[check.state]
-        cell = Text(check.found, style="dim" if check.state == State.SKIPPED else "")
-        if check.advice:
-            cell.append(f"\n{check.advice}", style="bold")
-        table.add_row(Text(check.state, style=style), Text(check.name), cell)
-    with console.capture() as capture:
-        console.print(table)
-    return capture.get().rstrip("\n")
+    return "\n".join([*lines, "", ", ".join(f"{count} {state}" for state, count in counts.items() if count)])

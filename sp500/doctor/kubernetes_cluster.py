@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -39,7 +38,6 @@ NAMES = (
 KUBERAY = (1, 7)
 # Its Helm chart's label, and that of its own manifests.
 OPERATOR_LABELS = "app.kubernetes.io/name in (kuberay-operator, kuberay)"
-AT_ONCE = 8
 STRANGER = "the answer is not that of an API server"
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
@@ -92,15 +90,13 @@ class Cluster:
             raise ResourcesError(STRANGER)
         return str(answer["gitVersion"])
 
-    def permits(self, namespace: str, verb: str, group: str, resource: str, name: str) -> bool:
-        """Return whether this user may do that; `resource` may be RESOURCE/SUBRESOURCE."""
-        kind, _, part = resource.partition("/")
-        fields = {"namespace": namespace, "verb": verb, "group": group, "resource": kind, "subresource": part}
-        attributes = {key: value for key, value in {**fields, "name": name}.items() if value}
-        review = {"kind": "SelfSubjectAccessReview", "apiVersion": "authorization.k8s.io/v1"}
-        path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-        answer = self.get(path, body=review | {"spec": {"resourceAttributes": attributes}})
-        return bool(answer["status"]["allowed"])
+    def find_missing_rights(self, namespace: str) -> list[Right] | None:
+        """Return the rights that jobs need and this user lacks; None if the cluster does not list all rights."""
+        review = {"kind": "SelfSubjectRulesReview", "apiVersion": "authorization.k8s.io/v1"}
+        path = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
+        status = self.get(path, body=review | {"spec": {"namespace": namespace}})["status"]
+        missing = [right for right in RIGHTS if not any(_grants(rule, right) for rule in status["resourceRules"])]
+        return None if missing and status.get("incomplete") else missing
 
     def get(self, path: str, query: dict[str, str] | None = None, body: Document | None = None) -> Document:
         """Return the answer, to POST if there is a body; empty for HTTP 404."""
@@ -147,7 +143,7 @@ def cluster(
     except ResourcesError as error:
         way_out = "log in again" if isinstance(error, Refused) else "start the cluster, or choose another --context"
         return [wrong(NAMES[0], f"{place}: no version reported ({_line(error)})", way_out), *_skip_rest()]
-    return [ok(NAMES[0], f"{place}, Kubernetes {version}"), *_kuberay(reached), *_ours(reached, namespace)]
+    return [ok(NAMES[0], f"{place}, Kubernetes {version}"), *_parts(reached, namespace)]
 
 
 def find_kubeconfig(environment: Mapping[str, str], home: Path) -> str | None:
@@ -196,9 +192,17 @@ def operator(deployments: list[Document], *, served: bool) -> Check:
     return ok(name, found + newer)
 
 
-def permissions(missing: list[Right], namespace: str) -> Check:
-    """Check the rights that jobs need for those that this user lacks."""
+def _grants(rule: Document, right: Right) -> bool:
+    wanted = {"verbs": right.verb, "apiGroups": right.group, "resources": right.resource}
+    names = rule.get("resourceNames")
+    return all({value, "*"} & {*rule[key]} for key, value in wanted.items()) and (not names or right.name in names)
+
+
+def permissions(missing: list[Right] | None, namespace: str) -> Check:
+    """Check the rights that jobs need for those that this user lacks. `missing`: None if they are not known."""
     name = NAMES[3]
+    if missing is None:
+        return skipped(name, f"the cluster does not list all rights; see kubectl --namespace {namespace} auth can-i")
     if not missing:
         return ok(name, f"all {len(RIGHTS)} that jobs need in namespace {namespace}")
     verbs = defaultdict(list)
@@ -242,8 +246,10 @@ def serving(document: Document, namespace: str) -> Check:
     return wrong(SERVING, f"RayService {rayservice.NAME} is not as its spec: {state}", advice)
 
 
-def _kuberay(reached: Cluster) -> list[Check]:
+def _parts(reached: Cluster, namespace: str) -> list[Check]:
+    """Return the checks of all that jobs need in a cluster that answers."""
     served: set[str] = set()
+    of_core, of_ray = (f"/{root}/namespaces/{quote(namespace)}" for root in ("api/v1", "apis/ray.io/v1"))
 
     def crds() -> list[Check]:
         served.update(resource["name"] for resource in reached.get("/apis/ray.io/v1").get("resources", []))
@@ -253,22 +259,11 @@ def _kuberay(reached: Cluster) -> list[Check]:
         listed = reached.get("/apis/apps/v1/deployments", {"labelSelector": OPERATOR_LABELS})
         return [operator(listed["items"], served=bool(served))]
 
-    return run_probes([(NAMES[1], _skip_refused(NAMES[1], crds)), (NAMES[2], _skip_refused(NAMES[2], deployment))])
-
-
-def _ours(reached: Cluster, namespace: str) -> list[Check]:
-    def is_allowed(right: Right) -> bool:
-        return reached.permits(namespace, right.verb, right.group, right.resource, right.name)
-
     def rights() -> list[Check]:
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            try:
-                answers = list(pool.map(is_allowed, RIGHTS))
-            except Refused as error:  # any user who is logged in may ask
-                return [wrong(NAMES[3], f"this user may not ask for its rights ({_line(error)})", "log in")]
-        return [permissions([right for right, yes in zip(RIGHTS, answers, strict=True) if not yes], namespace)]
-
-    of_core, of_ray = (f"/{root}/namespaces/{quote(namespace)}" for root in ("api/v1", "apis/ray.io/v1"))
+        try:
+            return [permissions(reached.find_missing_rights(namespace), namespace)]
+        except Refused as error:  # any user who is logged in may ask
+            return [wrong(NAMES[3], f"this user may not ask for its rights ({_line(error)})", "log in")]
 
     def claim_of(name: str) -> list[Check]:
         return [claim(name, reached.get(f"{of_core}/persistentvolumeclaims/{name}"), namespace)]
@@ -276,8 +271,9 @@ def _ours(reached: Cluster, namespace: str) -> list[Check]:
     def server() -> list[Check]:
         return [serving(reached.get(f"{of_ray}/rayservices/{rayservice.NAME}"), namespace)]
 
-    optional: list[Probe] = [*((f"claim {name}", partial(claim_of, name)) for name in CLAIMS), (SERVING, server)]
-    return run_probes([(NAMES[3], rights), *((title, _skip_refused(title, ask)) for title, ask in optional)])
+    asks: tuple[Callable[[], Sequence[Check]], ...]
+    asks = (crds, deployment, rights, *(partial(claim_of, name) for name in CLAIMS), server)
+    return run_probes((name, _skip_refused(name, ask)) for name, ask in zip(NAMES[1:], asks, strict=True))
 
 
 def _skip_refused(name: str, ask: Callable[[], Sequence[Check]]) -> Callable[[], Sequence[Check]]:

@@ -1,7 +1,6 @@
 """Servers on this machine that answer as Ray's dashboard and as a Kubernetes API server do."""
 
 import json
-from collections import Counter
 from contextlib import ExitStack
 from urllib.parse import parse_qs, urlsplit
 
@@ -61,6 +60,7 @@ class Kubernetes:
         self.ready = 1
         self.forbidden = set()
         self.denied = set()
+        self.incomplete = False
         self.claims = {"sp500-runs": ("Bound", "ReadWriteMany"), "sp500-data": ("Bound", "ReadWriteOnce")}
         self.service = {
             "metadata": {"generation": 1},
@@ -71,7 +71,6 @@ class Kubernetes:
                 "conditions": [{"type": "Ready", "status": "True"}],
             },
         }
-        self.reviewed = Counter()
         self.user = True
         self.url = serve(self.answer).url
 
@@ -90,12 +89,9 @@ class Kubernetes:
             case ["apis", "apps", "v1", "deployments"]:
                 assert "kuberay-operator" in parse_qs(route.query)["labelSelector"][0]
                 return 200, {"items": [self.deployment()] if self.image else []}
-            case ["apis", "authorization.k8s.io", "v1", "selfsubjectaccessreviews"]:
-                asked = body["spec"]["resourceAttributes"]
-                resource = "/".join(filter(None, (asked["resource"], asked.get("subresource"))))
-                right = (asked["verb"], resource, asked.get("group", ""), asked.get("name", ""))
-                self.reviewed[asked["namespace"], right] += 1
-                return 201, {"status": {"allowed": right not in self.denied}}
+            case ["apis", "authorization.k8s.io", "v1", "selfsubjectrulesreviews"]:
+                assert body["spec"] == {"namespace": "sp500"}
+                return 201, {"status": {"resourceRules": list(self.rules()), "incomplete": self.incomplete}}
             case ["api", "v1", "namespaces", "sp500", "persistentvolumeclaims", name] if name in self.claims:
                 phase, mode = self.claims[name]
                 status = {"phase": phase, **({"capacity": {"storage": "5Gi"}} if phase == "Bound" else {})}
@@ -103,6 +99,16 @@ class Kubernetes:
             case ["apis", "ray.io", "v1", "namespaces", "sp500", "rayservices", "sp500-serve"] if self.service:
                 return 200, self.service
         return failure(404, "not found")
+
+    def rules(self):
+        for right in {tuple(right) for right in kubernetes_cluster.RIGHTS} - self.denied:
+            verb, resource, group, name = right
+            yield {
+                "verbs": [verb],
+                "resources": [resource],
+                "apiGroups": [group],
+                "resourceNames": [name] if name else [],
+            }
 
     def deployment(self):
         pod = {"containers": [{"name": "kuberay-operator", "image": self.image}]}

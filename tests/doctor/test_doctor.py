@@ -87,7 +87,6 @@ def test_machine_where_all_is_well_exits_0_with_a_line_per_check(doctor, dashboa
         # Of a company, where nothing of this machine can be reached.
         "HTTP_PROXY": "http://127.0.0.1:9",
         "HTTPS_PROXY": "http://127.0.0.1:9",
-        "FORCE_COLOR": "1",  # of a CI system, where stdout is no terminal
     }
     done = doctor(**given)
     lines, (blank, count) = done.stdout.splitlines()[:-2], done.stdout.splitlines()[-2:]
