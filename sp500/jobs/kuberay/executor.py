@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator
 
@@ -24,7 +25,6 @@ from sp500.jobs.kuberay import status as rayjob_status
 from sp500.jobs.kuberay.api import CLAIMS, CONFIG_MAPS, EVENTS, JOBS, PODS, RAYJOBS, READ, WORKLOADS, KubeApi, Resource
 from sp500.jobs.kuberay.job_events import cluster, has_lost_head
 from sp500.jobs.kuberay.pod_logs import Moment, PodLog, Repetitions
-from sp500.jobs.kuberay.responses import Denied, Silent
 from sp500.jobs.manifests.manifest import Document, Group, clusters, items, section
 from sp500.jobs.manifests.rayjob import build_documents
 from sp500.jobs.operator import rules
@@ -37,10 +37,9 @@ log = logging.getLogger(__name__)
 REQUEST, PROGRESS = "sp500/request", "sp500/progress"
 SHARED = "cluster/components/shared-storage makes claims that many nodes mount"
 SECONDS_BETWEEN_LOOKS = 1.0
-# Seconds of silence after which a follower of logs gives up; an upgrade of a control plane takes minutes.
+# Seconds without an answer after which a follower of logs gives up. An upgrade of a control plane takes minutes, and a
+# server that has just started denies all until it has read its rules.
 PATIENCE = 600.0
-# As long a server that has just started may deny what it will allow.
-DENIED_PATIENCE = 60.0
 
 
 def request(spec: JobSpec, cluster: Document, handle: str, files: bytes = b"") -> Document:
@@ -214,8 +213,8 @@ class KubeRayExecutor:
         return pods
 
     def _lines(self, handle: str, role: Role | None, tail: int | None, follow: bool) -> Iterator[Line]:
-        """Look after look, the last of them after the job's end was seen; a server that is away is waited for."""
-        reading, job, patience = Reading(tail), None, Patience(self._clock)
+        """Look after look, the last of them after the job's end was seen; a server that goes away is waited for."""
+        reading, job, answered, is_away = Reading(tail), None, -math.inf, False
         while True:
             try:
                 current = self._own(handle)
@@ -229,10 +228,13 @@ class KubeRayExecutor:
                 if last:
                     return
                 reading.tail = None  # of a pod that comes later, every line is new
-                patience.note_answer()
-            except (Silent, Denied) as error:
-                if not follow or patience.ends(error):
+                answered, is_away = self._clock(), False
+            except Unreachable as error:
+                if self._clock() - answered > PATIENCE:
                     raise
+                if not is_away:
+                    log.warning("waiting for up to %.0f minutes: %s", PATIENCE / 60, error)
+                is_away = True
             self._pause(SECONDS_BETWEEN_LOOKS)
 
     def _look(self, reading: Reading, pods: list[Document], *, last: bool) -> Iterator[Line]:
@@ -253,30 +255,6 @@ class KubeRayExecutor:
                 yield line
         if silent and last:
             raise silent
-
-
-class Patience:
-    """Patience of a follower with a server that is away, and with one that has just started and denies all."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock, self._answered = clock, clock()
-        self._known = self._silent = False
-        self._denied: float | None = None
-
-    def note_answer(self) -> None:
-        """Record that the server answered."""
-        self._answered, self._known, self._silent, self._denied = self._clock(), True, False, None
-
-    def ends(self, error: Silent | Denied) -> bool:
-        """Return whether the reader should give up. The first error of a silence is reported on stderr."""
-        now = self._clock()
-        if isinstance(error, Denied):
-            self._denied = now if self._denied is None else self._denied
-            return not (self._known or self._silent) or now - self._denied > DENIED_PATIENCE
-        if not self._silent:
-            log.warning("waiting for up to %.0f minutes: %s", PATIENCE / 60, error)
-        self._silent, self._denied = True, None
-        return now - self._answered > PATIENCE
 
 
 class Reading:

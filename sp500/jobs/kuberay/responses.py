@@ -17,14 +17,6 @@ RIGHTS = (
 )
 
 
-class Silent(Unreachable):
-    """The server gave no answer, or one that passes; the same question may have another later."""
-
-
-class Denied(Unreachable):
-    """The login or its rights do not suffice. A server that has just started denies all until it has read its rules."""
-
-
 @dataclass(frozen=True)
 class Response:
     """One HTTP response, or with code 0 the words of why there was none."""
@@ -84,11 +76,11 @@ def no_response(error: Exception) -> Response:
     return Response(0, (str(reason).split("): ", 1)[-1] or type(error).__name__).encode())
 
 
-def unreachable(host: str, answer: Response) -> Silent:
+def unreachable(host: str, answer: Response) -> Unreachable:
     """Return the error for a server at `host` that gave no usable answer."""
     if not answer.code:
-        return Silent(f"the API server {host} does not answer ({answer.message}). {HINT}")
-    return Silent(
+        return Unreachable(f"the API server {host} does not answer ({answer.message}). {HINT}")
+    return Unreachable(
         f"the API server {host} answers {answer.code} ({answer.message}). Try again; {HINT[0].lower()}{HINT[1:]}"
     )
 
@@ -97,11 +89,11 @@ def explain_refusal(method: str, path: str, answer: Response, host: str) -> Reso
     """Return the error for an unexpected response."""
     summary = f"{host} answers {answer.code} to {method} {path}: {answer.message}"
     if answer.code == 401 or (answer.code == 403 and ANONYMOUS in answer.message):
-        return Denied(
+        return Unreachable(
             f"{summary}; your login is missing or has expired: log in again (check it with `kubectl auth whoami`)"
         )
     if answer.code == 403 and " cannot " in answer.message:  # the words of RBAC; a quota's 403 has others
-        return Denied(f"{summary}; {RIGHTS}")
+        return Unreachable(f"{summary}; {RIGHTS}")
     if answer.code == 404 and "ray.io" in path and not answer.names_an_object:
         return Unreachable(
             f"{summary}; this cluster has no KubeRay operator; its administrator installs it: {OPERATOR}"
