@@ -88,7 +88,7 @@ LEAN = {
     "sp500.jobs.local.supervisor": {"numpy", "ray", "pydantic", "yaml", "multiprocessing"},
     "sp500.cli": {"numpy", "pandas", "torch", "ray", "tyro"},
     "sp500.jobs.ray.executor": {"numpy", "pandas", "torch", "ray", "aiohttp", "sp500.config"},
-    "sp500.jobs.manifests.rayjob, sp500.jobs.operator.rules": {"numpy", "pandas", "torch", "ray", "sp500.config"},
+    "sp500.jobs.manifests.rayjob, sp500.jobs.manifests.rules": {"numpy", "pandas", "torch", "ray", "sp500.config"},
     "sp500.jobs.kuberay.executor": {"numpy", "pandas", "torch", "ray", "kubernetes", "urllib3"},
     "sp500.config, sp500.console.entry": {"numpy", "pandas", "torch", "ray"},
     "sp500.commands.agent.mcp": {"numpy", "pandas", "torch", "ray", "mcp", "anyio"},

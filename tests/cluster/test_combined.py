@@ -11,7 +11,7 @@ import pytest
 import yaml
 from manifests import CLUSTER, COMPONENTS, PAIRS, of_kind, rendered, tree_id
 
-from sp500.jobs.operator import rules
+from sp500.jobs.manifests import rules
 
 EACH_PAIR = pytest.mark.parametrize("pair", PAIRS, ids=tree_id)
 # The request follows the limit, so with GPUs it is another than without.

@@ -10,8 +10,8 @@ import yaml
 from manifests import CLUSTER, TREES, Document, alone, crds, of_kind, parsed, pods, rendered, tree_id
 
 from sp500.errors import ConfigError
+from sp500.jobs.manifests import rules
 from sp500.jobs.manifests.rayservice import build_rayservice
-from sp500.jobs.operator import rules
 
 FILE = CLUSTER / "rayservice.yaml"
 EACH_TREE = pytest.mark.parametrize("tree", [None, *TREES], ids=lambda tree: tree_id(tree) if tree else "alone")

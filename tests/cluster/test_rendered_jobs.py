@@ -10,8 +10,8 @@ import pytest
 import yaml
 from manifests import CLUSTER, TREES, Document, alone, crds, of_kind, pods, rendered, tree_id
 
+from sp500.jobs.manifests import rules
 from sp500.jobs.manifests.rayjob import build_documents
-from sp500.jobs.operator import rules
 from sp500.jobs.spec import JobSpec
 
 SPECS = CLUSTER.parent / "tests" / "jobs" / "specs"

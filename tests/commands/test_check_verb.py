@@ -26,15 +26,15 @@ def test_broken_rules_are_listed_by_file_kind_name_and_field_and_end_with_2(tmp_
     file = tmp_path / "several.yaml"
     documents = yaml.safe_load_all(RAYCLUSTER.read_text())
     cluster = next(one for one in documents if one["kind"] == "RayCluster")
-    cluster["spec"]["workerGroupSpecs"][0]["minReplicas"] = 9
+    cluster["spec"]["rayVersion"] = "nightly"
     file.write_text(yaml.safe_dump_all([{"kind": "Namespace"}, cluster, SERVICE]))
     assert check.main([str(file), "--json"]) == check.BROKEN == 2
     documents = json.loads(capfd.readouterr().out)["documents"]
     assert [(one["kind"], one["name"]) for one in documents] == [("RayCluster", "sp500"), ("RayService", "S")]
-    assert [one["path"] for one in documents[0]["violations"]] == ["spec.workerGroupSpecs[0].minReplicas"]
+    assert [one["path"] for one in documents[0]["violations"]] == ["spec.rayVersion"]
     assert "metadata.name" in {one["path"] for one in documents[1]["violations"]}
     assert check.main([str(file)]) == 2
-    assert f"{file}: RayCluster sp500: spec.workerGroupSpecs[0].minReplicas" in capfd.readouterr().out
+    assert f"{file}: RayCluster sp500: spec.rayVersion" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize("text", ["kind: Pod\n", "", "a: [\n"])

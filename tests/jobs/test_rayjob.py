@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from sp500.errors import ConfigError
 from sp500.jobs import deadline
-from sp500.jobs.manifests import manifest
+from sp500.jobs.manifests import manifest, rules
 from sp500.jobs.manifests.rayjob import build_documents, build_rayjob
-from sp500.jobs.operator import rules
 from sp500.jobs.spec import JobSpec
 
 HERE = Path(__file__).parent

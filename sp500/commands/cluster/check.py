@@ -13,19 +13,19 @@ import tyro
 from sp500.commands.verb import JsonFlags, verb
 from sp500.errors import ConfigError
 from sp500.formatting import some
+from sp500.jobs.manifests import rules
 from sp500.jobs.manifests.manifest import section
-from sp500.jobs.operator import rules
-from sp500.jobs.operator.cluster_rules import Violation
+from sp500.jobs.manifests.rules import Violation
 from sp500.schema import read_documents
 
 BROKEN = 2
 
 
 class Check(JsonFlags):
-    """Check RayClusters, RayJobs and RayServices against rules of the KubeRay operator and of this project.
+    """Check RayClusters, RayJobs and RayServices against rules of this project.
 
-    Nothing is sent. Documents of other kinds are skipped. Types, unknown fields, a RayJob's own fields and those that
-    no manifest of this project sets are left to the API server and the operator. Exit code 2: a rule is broken.
+    Nothing is sent. Documents of other kinds are skipped. Types, unknown fields and the operator's own rules are left
+    to the API server and the operator. Exit code 2: a rule is broken.
     """
 
     files: Annotated[tuple[Path, ...], tyro.conf.Positional]

@@ -12,10 +12,9 @@ from sp500.commands.cluster.transfer import say
 from sp500.errors import ConfigError, ResourcesError
 from sp500.jobs.cluster import service
 from sp500.jobs.cluster.kubectl import Kubectl
-from sp500.jobs.manifests import manifest
+from sp500.jobs.manifests import manifest, rules
 from sp500.jobs.manifests.manifest import Cluster, Document, items, section
 from sp500.jobs.manifests.rayservice import LABELS, NAME
-from sp500.jobs.operator import rules
 from sp500.schema import read_documents
 
 CLAIM = "PersistentVolumeClaim"

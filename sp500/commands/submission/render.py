@@ -15,11 +15,10 @@ from sp500.console import arguments
 from sp500.console.output import run_command
 from sp500.jobs.kuberay import target as kuberay
 from sp500.jobs.kuberay.target import read_cluster
-from sp500.jobs.manifests import manifest
+from sp500.jobs.manifests import manifest, rules
 from sp500.jobs.manifests.manifest import Document
 from sp500.jobs.manifests.rayjob import build_documents
 from sp500.jobs.manifests.rayservice import build_rayservice
-from sp500.jobs.operator import rules
 
 
 class Render(job_flags.JobFlags):

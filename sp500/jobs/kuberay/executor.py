@@ -25,9 +25,9 @@ from sp500.jobs.kuberay import status as rayjob_status
 from sp500.jobs.kuberay.api import CLAIMS, CONFIG_MAPS, EVENTS, JOBS, PODS, RAYJOBS, READ, WORKLOADS, KubeApi, Resource
 from sp500.jobs.kuberay.job_events import cluster, has_lost_head
 from sp500.jobs.kuberay.pod_logs import Moment, PodLog, Repetitions
+from sp500.jobs.manifests import rules
 from sp500.jobs.manifests.manifest import Document, Group, clusters, items, section
 from sp500.jobs.manifests.rayjob import build_documents
-from sp500.jobs.operator import rules
 from sp500.jobs.spec import JobSpec
 from sp500.jobs.state import JobState, Role, Status
 from sp500.progress import RunProgress

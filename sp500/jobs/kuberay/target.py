@@ -217,7 +217,7 @@ def read_cluster(path: Path) -> Document:
 
     Raises ConfigError for none, for several, and for one that breaks a rule.
     """
-    from sp500.jobs.operator import rules
+    from sp500.jobs.manifests import rules
 
     file = Path("/dev/stdin") if path == Path("-") else path
     clusters: list[Document] = [

@@ -11,8 +11,8 @@ from kube_operator import Autopilot, Operator
 from sp500.errors import ConfigError, Refused
 from sp500.jobs.kuberay.api import RAYJOBS, KubeApi
 from sp500.jobs.kuberay.executor import KubeRayExecutor, request
+from sp500.jobs.manifests import rules
 from sp500.jobs.manifests.rayjob import build_documents
-from sp500.jobs.operator import rules
 from sp500.jobs.state import JobState
 from sp500.progress import RunProgress, load
 

@@ -1,1 +1,0 @@
-"""Rules for manifests: those that the KubeRay operator checks, and those of this project."""
