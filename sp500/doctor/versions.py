@@ -76,22 +76,16 @@ def python(found: str, ours: Package | None) -> Check:
 
 
 def packages(shown: dict[str, Package | None], faults: Sequence[str] | None) -> list[Check]:
-    """Report torch and Ray by themselves, then everything else. `faults` are pip's; None if there is no pip."""
-    checks, left = [], list(faults or ())
-    for name, package in shown.items():
-        # "sp500 0.1.0 has requirement ray<2.61, but you have ray 2.40.0.", "... requires ray, which is not installed."
-        of_it = [fault for fault in left if re.search(rf" (has requirement|requires) {name}(?![-.\w])", fault)]
-        left = [fault for fault in left if fault not in of_it]
-        if package is None or of_it:
-            checks.append(wrong(name, of_it[0] if of_it else "is missing", INSTALL))
-        else:
-            checks.append(ok(name, package.version))
+    """Report torch and Ray by themselves, then whether all fits. `faults` are pip's; None if there is no pip."""
+    checks = [
+        ok(name, package.version) if package else wrong(name, "is missing", INSTALL) for name, package in shown.items()
+    ]
     if faults is None:
         return [*checks, skipped(REQUIREMENTS, "there is no pip in this environment to check them")]
-    if not left:
+    if not faults:
         return [*checks, ok(REQUIREMENTS, "pip finds no package that does not fit")]
-    more = f" and {len(left) - MOST} more (pip check)" if len(left) > MOST else ""
-    return [*checks, wrong(REQUIREMENTS, "; ".join(left[:MOST]) + more, INSTALL)]
+    more = f" and {len(faults) - MOST} more (pip check)" if len(faults) > MOST else ""
+    return [*checks, wrong(REQUIREMENTS, "; ".join(faults[:MOST]) + more, INSTALL)]
 
 
 def check_requirements() -> list[str] | None:

@@ -38,11 +38,6 @@ def test_server_that_does_not_answer_is_told_with_what_ray_says(looked, kubernet
     assert check.found.endswith("application sp500: DEPLOY_FAILED: ValueError: no such run")
 
 
-def test_cluster_without_a_server_is_well(looked, kubernetes):
-    kubernetes.service = None
-    assert states(looked())["serving"] == "skipped"
-
-
 def test_rights_are_those_of_the_role():
     documents = yaml.safe_load_all((ROOT / "cluster/base/rbac.yaml").read_text())
     [rules] = [document["rules"] for document in documents if document["kind"] == "Role"]
@@ -136,13 +131,6 @@ def test_server_of_another_kind_is_wrong(looked, serve, answer):
     assert wrong(looked(server=serve(lambda *_: answer).url)) == {"kubernetes"}
 
 
-def test_answer_that_breaks_one_check_leaves_the_others(looked, kubernetes):
-    kubernetes.deployment = lambda: {"metadata": {"name": "kuberay-operator"}}
-    checks = looked()
-    assert wrong(checks) == {"kuberay operator"}
-    assert "KeyError" in checks["kuberay operator"].found
-
-
 def test_context_that_the_kubeconfig_lacks_is_wrong_and_the_others_are_named(looked):
     checks = looked(context="prod")
     assert wrong(checks) == {"kubernetes"}
@@ -163,11 +151,3 @@ def test_kubeconfig_that_is_none_is_wrong(tmp_path, text):
 def test_no_kubeconfig_is_wrong_only_where_a_cluster_is_asked_for(tmp_path, wanted, first):
     checks = kubernetes_cluster.cluster({}, tmp_path, None, "sp500", wanted=wanted)
     assert [str(check.state) for check in checks] == [first] + ["skipped"] * 6
-
-
-def test_kubeconfig_at_home_is_found(tmp_path):
-    assert kubernetes_cluster.find_kubeconfig({}, tmp_path) is None
-    (tmp_path / ".kube").mkdir()
-    (tmp_path / ".kube" / "config").write_text("")
-    assert kubernetes_cluster.find_kubeconfig({}, tmp_path) == str(tmp_path / ".kube" / "config")
-    assert kubernetes_cluster.find_kubeconfig({"KUBECONFIG": "other"}, tmp_path) == "other"

@@ -1,7 +1,7 @@
 import pytest
 
 from sp500.doctor import ray_cluster
-from sp500.machine.ray_token import Token, find_token, token_path
+from sp500.machine.ray_token import find_token, token_path
 
 
 def looked(home, address=None, wanted=None, **environment):
@@ -96,11 +96,6 @@ def test_dashboard_stands_on_the_host_of_the_address(address, url):
     assert ray_cluster.dashboard(address) == url
 
 
-def test_address_of_the_ray_client_is_wrong(tmp_path):
-    checks = looked(tmp_path, RAY_ADDRESS="ray://head:10001")
-    assert (states(checks)[0], "http://HOST:8265" in checks[0].advice) == ("wrong", True)
-
-
 @pytest.mark.parametrize(("mode", "state"), [(0o600, "ok"), (0o400, "ok"), (0o640, "wrong"), (0o644, "wrong")])
 def test_token_file_that_others_can_read_is_wrong_and_none_is_skipped(tmp_path, mode, state):
     assert ray_cluster.token_file(*ray_cluster.mode_of(token_path({}, tmp_path))).state == "skipped"
@@ -129,7 +124,3 @@ def test_token_is_the_one_that_rays_client_takes(tmp_path, variables, text):
     if "RAY_AUTH_TOKEN_PATH" in variables:
         variables = variables | {"RAY_AUTH_TOKEN_PATH": str(tmp_path / "other")}
     assert find_token(variables, tmp_path).text == text
-
-
-def test_token_is_not_in_its_own_description():
-    assert "secret" not in repr(Token("secret", "RAY_AUTH_TOKEN"))

@@ -38,14 +38,6 @@ def test_torchvision_that_fails_exits_2_and_names_both_builds(tmp_path):
     assert "--index-url https://download.pytorch.org/whl/cpu 'torchvision==0.28.*'" in line
 
 
-def test_torchvision_that_loads_is_fine(tmp_path):
-    package(tmp_path, "torch", "2.13.0+cpu")
-    package(tmp_path, "torchvision", "0.28.0+cpu")
-    done = doctor(tmp_path, "--json")
-    assert done.returncode < 2
-    assert '"0.28.0+cpu, with torch 2.13.0+cpu"' in done.stdout
-
-
 def test_nothing_is_said_or_started_where_it_is_not_installed(monkeypatch):
     monkeypatch.setattr(versions, "find_spec", lambda _: None)
     monkeypatch.setattr(versions.subprocess, "run", None)
