@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -88,33 +87,6 @@ def test_no_runs_are_said_before_the_numbers_that_are_assumed(forecast: Forecast
     assert lines[1] == ""
     assert lines[2].startswith("Workers")
     assert "No run" not in "".join(lines[1:])
-
-
-def test_fitted_and_assumed_numbers_stand_apart(forecast: Forecast, runs: Path) -> None:
-    told = forecast("--runs-dir", runs).stdout
-    fitted, _, assumed = told.partition("Fitted: ")[2].partition("Assumed: ")
-    assert all(words in fitted for words in ("start 20 s", "work of one worker 100 s", "contention 20.0%"))
-    assert assumed.startswith("coherency 0.00%")
-
-
-def test_one_worker_is_not_said_to_be_several(forecast: Forecast, runs: Path) -> None:
-    shutil.rmtree(runs / "scale-2")
-    told = forecast("--runs-dir", runs).stdout
-    assert "1 run with 1 worker on" in told
-    assert "since only 1 worker was measured: " in told
-    assert "More than 1 worker was not measured" in told
-    assert "1 workers" not in told
-
-
-def test_machine_that_costs_nothing_has_no_column_of_zeros_but_its_type(
-    forecast: Forecast, runs: Path, tmp_path: Path
-) -> None:
-    file, text = tmp_path / "rates.yaml", (ROOT / "cluster" / "rates.yaml").read_text()
-    file.write_text(text.replace("0.0316", "0").replace("0.00424", "0"))
-    told = forecast("--runs-dir", runs, "--rates", file).stdout
-    assert "No cost: the table of rates has general, the type of these machines, at 0." in told
-    assert "Cost, USD" not in told
-    assert "Cost, USD" in forecast("--runs-dir", runs).stdout
 
 
 @pytest.mark.parametrize(

@@ -39,13 +39,6 @@ def variables(container):
     return {entry["name"]: entry.get("value") for entry in container["env"]}
 
 
-def test_yaml_reads_back_as_what_was_rendered_with_nothing_by_reference(cluster, make):
-    rendered = build_documents(make(settings={"note": "two\nlines"}), cluster)
-    text = manifest.text(rendered)
-    assert list(yaml.safe_load_all(text)) == rendered
-    assert "&id" not in text
-
-
 def test_rendering_changes_nothing_in_the_clusters_document(cluster, make):
     before = json.dumps(cluster)
     build_documents(make(gpus=1, image="a:1", env={"A": "1"}, settings={"a": 1}), cluster)
@@ -63,15 +56,6 @@ def test_what_the_job_does_not_speak_of_is_as_in_the_clusters_document(cluster, 
         for key in ("image", "volumeMounts", "securityContext"):
             both = [one["template"]["spec"]["containers"][0][key] for one in (ours, theirs)]
             assert both[0] == both[1]
-
-
-def test_token_of_the_autoscaler_goes_with_it_unless_somebody_else_mounts_it(cluster, make, changed):
-    def head(document):
-        return json.dumps(build_rayjob(make(), document)["spec"]["rayClusterSpec"]["headGroupSpec"])
-
-    mounted = {"spec/headGroupSpec/template/spec/containers/0/volumeMounts/2": {"name": "api-token", "mountPath": "/t"}}
-    assert "serviceAccountToken" not in head(cluster).replace("automountServiceAccountToken", "")
-    assert "serviceAccountToken" in head(changed(cluster, mounted))
 
 
 def test_object_store_has_the_clusters_share_of_the_jobs_memory_and_no_less_than_ray_takes(cluster, make, changed):
@@ -93,16 +77,6 @@ def test_workers_start_together_with_equal_requests_and_limits(cluster, make):
     assert resources["requests"]["memory"] == resources["limits"]["memory"] == "12Gi"
     assert resources["requests"]["cpu"] == resources["limits"]["cpu"] == "4"
     assert resources["requests"]["nvidia.com/gpu"] == resources["limits"]["nvidia.com/gpu"] == "2"
-
-
-def test_workers_of_a_job_that_names_no_size_are_the_clusters_with_all_of_it_reserved(cluster, make, changed):
-    sizes = {"requests": {"cpu": "250m", "memory": "8Gi"}, "limits": {"cpu": "4", "memory": "16Gi"}}
-    path = "spec/workerGroupSpecs/0/template/spec/containers/0/resources"
-    job = build_rayjob(make(gpus=1), changed(cluster, {path: sizes}))
-    (group,) = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
-    resources = group["template"]["spec"]["containers"][0]["resources"]
-    assert resources["requests"] == resources["limits"] == {"cpu": "4", "memory": "16Gi", "nvidia.com/gpu": "1"}
-    assert group["rayStartParams"]["object-store-memory"] == "536870912"
 
 
 @pytest.mark.parametrize("mode", ["K8sJobMode", "InteractiveMode"])
@@ -177,12 +151,6 @@ def test_job_lies_in_its_own_namespace_or_in_the_clusters(cluster, make, changed
     assert [one["metadata"]["namespace"] for one in rendered] == [placed, placed]
 
 
-def test_interactive_job_has_no_submitter_and_no_retries(cluster, make):
-    spec = build_rayjob(make(mode="InteractiveMode"), cluster)["spec"]
-    assert spec["submissionMode"] == "InteractiveMode"
-    assert {"submitterPodTemplate", "backoffLimit"}.isdisjoint(spec)
-
-
 @pytest.mark.parametrize(("given", "seconds"), [({"keep_succeeded": 60}, 60), ({}, 0)])
 def test_queued_job_carries_its_queue_and_ends_by_shutdown(cluster, make, given, seconds):
     job = build_rayjob(make(queue="research", **given), cluster)
@@ -208,11 +176,6 @@ def test_job_without_a_deadline_has_none_anywhere(cluster, make):
     assert "sp500.jobs.deadline" not in text
 
 
-def test_archive_of_the_code_is_rays_working_dir(cluster, make):
-    job = build_rayjob(make(working_dir="s3://bucket/code.zip"), cluster)
-    assert yaml.safe_load(job["spec"]["runtimeEnvYAML"]) == {"working_dir": "s3://bucket/code.zip"}
-
-
 @pytest.mark.parametrize(("gpus", "kept"), [(0, "workers"), (1, "gpus")])
 def test_of_several_groups_the_one_that_suits_the_job_is_kept(cluster, make, changed, gpus, kept):
     group = json.loads(json.dumps(cluster["spec"]["workerGroupSpecs"][0])) | {"groupName": "gpus"}
@@ -235,12 +198,6 @@ def test_cpus_memory_and_store_grow_with_the_gpus_of_a_worker(cluster, make, cha
     assert int(group["rayStartParams"]["object-store-memory"]) == 512 * 2**20 * scale
 
 
-def test_cpus_and_memory_that_a_job_names_are_taken_as_they_are(cluster, make):
-    job = build_rayjob(make(gpus=8, cpus=96, memory="768GiB"), cluster)
-    limits = containers(job)[1]["resources"]["limits"]
-    assert (limits["cpu"], limits["memory"]) == ("96", "768Gi")
-
-
 @pytest.mark.parametrize(
     ("given", "network", "interface"),
     [({}, False, "eth0"), ({"env": {"NCCL_SOCKET_IFNAME": "net1"}}, False, "net1"), ({}, True, None)],
@@ -252,10 +209,6 @@ def test_workers_on_gpus_know_the_pods_interface_unless_they_are_told_another(
     found = variables(containers(build_rayjob(make(gpus=8, workers=64, **given), document))[1])
     assert (found.get("NCCL_SOCKET_IFNAME"), found["NCCL_DEBUG"]) == (interface, "WARN")
     assert found["SP500_WORLD_SIZE"] == "512"
-
-
-def test_one_process_has_no_variables_of_a_group(cluster, make):
-    assert "NCCL" not in json.dumps(build_rayjob(make(gpus=1), cluster))
 
 
 def test_gpus_of_the_clusters_document_are_not_taken_by_a_job_without(cluster, make, changed):

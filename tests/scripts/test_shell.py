@@ -67,14 +67,6 @@ def test_script_parses_stops_at_errors_says_what_it_does_and_can_be_run(path):
     assert os.access(path, os.X_OK)
 
 
-@pytest.mark.parametrize("script", ["upload-data", "fetch-results", "deploy"])
-def test_script_of_the_cluster_hands_its_words_to_python(checkout, script):
-    stand_in(checkout, "../.venv/bin/python", f'exec "{sys.executable}" "$@"')
-    done = call(checkout, script, "--help")
-    assert done.returncode == 0
-    assert f"usage: sp500 cluster {script}" in done.stdout
-
-
 def test_deploy_finds_the_overlays_of_its_checkout_from_anywhere(checkout):
     stand_in(checkout, "../.venv/bin/python", f'exec "{sys.executable}" "$@"')
     (checkout / "cluster/overlays/kind").mkdir(parents=True)

@@ -226,14 +226,6 @@ def test_long_text_among_many_takes_no_memory(runs):
     assert most < 2**26  # NumPy alone would make room for 2 GB
 
 
-def test_wrong_place_in_windows_is_named(runs):
-    with serving(runs, "synthetic") as (client, served, _):
-        x = np.repeat(served.choice.champion.predictor.recipe.test_input.numbers, 2, axis=0).tolist()
-        x[1][-1] = x[1][-1][:-1]
-        place = f"x[1][{len(x[1]) - 1}]"
-        assert client.post("/v1/windows", {"x": x}).json()["problems"][0]["field"] == place
-
-
 def test_key_is_needed_for_answers_and_not_for_health(runs):
     with serving(runs, "returns", key="secret") as (client, *_):
         for path in ("/v1/models", "/metrics"):

@@ -28,12 +28,3 @@ def test_run_answers_beside_this_thread_until_it_is_stopped(runs):
     assert threading.active_count() == threads
     with pytest.raises(ConfigError, match="nothing"):
         sp500.serve("nothing", runs_dir=runs)
-
-
-def test_requests_have_to_bring_the_key(runs):
-    with sp500.serve("linear", runs_dir=runs, key="secret") as served:
-        states = [
-            requests.get(f"{served.url}/v1/models", headers=headers, timeout=30).status_code
-            for headers in ({}, {"Authorization": "Bearer secret"})
-        ]
-    assert states == [401, 200]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
-import os
 import shutil
 import threading
 import time
@@ -26,7 +24,7 @@ from sp500.data.sources import load
 from sp500.errors import ConfigError, DiskError
 from sp500.runs.store import Run
 from sp500.serving import answers, models, registry
-from sp500.serving.models import Choice, Registered, Served
+from sp500.serving.models import Choice, Served
 from sp500.serving.predictor import Predictor
 from sp500.serving.registry import Registry
 
@@ -174,15 +172,6 @@ def test_broken_candidate_keeps_no_champion_from_answering(runs, capfd):
         assert client.get("/readyz").status_code == 503
 
 
-def test_same_run_promoted_twice_is_rolled_back_at_once(runs, capfd):
-    for run in ("returns", "other", "other"):
-        said(capfd, "promote", run)
-    said(capfd, "rollback")
-    champion = Registry(runs).read("main").champion
-    assert champion is not None
-    assert champion.run == "returns"
-
-
 @pytest.mark.parametrize("name", ["returns", "direction"])
 def test_score_of_the_answers_is_that_of_the_report(runs, capfd, name):
     said(capfd, "promote", name)
@@ -257,15 +246,6 @@ def test_of_all_that_answered_the_last_are_kept(runs, monkeypatch):
     assert kept.rollback("main").champion == kept.read("main").version(2)
 
 
-def test_file_of_a_model_that_cannot_be_read_is_not_called_damaged(runs, monkeypatch):
-    def read_bytes(path: Path) -> bytes:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    monkeypatch.setattr(Path, "read_bytes", read_bytes)
-    with pytest.raises(ConfigError, match=r"main\.json: cannot be read \(Too many open files\)"):
-        Registry(runs).read("main")
-
-
 def test_name_that_is_none_is_refused(runs):
     with pytest.raises(ConfigError, match="expected small letters"):
         Registry(runs).read("../elsewhere")
@@ -301,28 +281,6 @@ def test_model_whose_file_names_no_run_or_no_version_is_refused(tmp_path, old, n
 def test_rollback_without_an_earlier_champion_is_refused(runs, capfd):
     said(capfd, "promote", "returns")
     assert "no champion before" in said(capfd, "rollback", code=2)
-
-
-def test_model_is_loaded_once_however_often_it_comes_back(runs, monkeypatch):
-    loaded = list[Path]()
-    real = models.Predictor
-
-    def counted(folder: Path, **more: Any) -> Any:
-        loaded.append(folder)
-        return real(folder, **more)
-
-    monkeypatch.setattr(models, "Predictor", counted)
-    registry = Registry(runs)
-    for run in ("returns", "other", "returns", "other"):
-        predictor = real(runs / run)
-        registry.promote(
-            "main", run, predictor.recipe.weights_sha256, models.interface(predictor), canary=None, shadow=False
-        )
-        if run == "returns" and not loaded:
-            served = Registered(registry, "main")
-        served.refresh()
-    assert [one.name for one in loaded] == ["returns", "other"]
-    assert np.isfinite(served.choice.champion.predictor.recipe.target_scale)
 
 
 def test_answers_wait_for_a_disk_that_takes_none(tmp_path, monkeypatch):

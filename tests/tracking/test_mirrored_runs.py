@@ -286,11 +286,6 @@ def test_training_imports_nothing_of_it_and_ends_well_next_to_a_server_that_hang
         assert follower.wait(60) == 143
 
 
-def test_database_that_cannot_be_opened_is_a_server_that_is_gone(few_runs, tmp_path):
-    (tmp_path / "store" / "mlflow.db").mkdir(parents=True)
-    assert len(sync(few_runs, tmp_path / "store", code=1)["missing"]) == 3
-
-
 @pytest.mark.parametrize(
     ("script", "reason"),
     [

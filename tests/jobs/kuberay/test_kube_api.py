@@ -151,24 +151,6 @@ def test_reachable_asks_once(kube, kubeconfig, pauses):
     assert (len(kube.requests), pauses) == (1, [])
 
 
-def test_check_of_a_job_creates_nothing(kube, executor, requested):
-    executor.check(requested())
-    assert kube.store.objects == {}
-
-
-def test_namespace_that_is_not_there_is_named_before_anything_is_sent(kube, kubeconfig, requested):
-    kube.store.missing.add("elsewhere")
-    executor = KubeRayExecutor("elsewhere", kubeconfig=kubeconfig)
-    with pytest.raises(Refused, match=r'namespaces "elsewhere" not found.*--namespace'):
-        executor.check(requested(namespace="elsewhere"))
-
-
-def test_claim_that_is_not_in_the_namespace_is_named_with_the_way_out(kube, executor, requested):
-    kube.store.claims.remove("sp500-runs")
-    with pytest.raises(Refused, match=r"no PersistentVolumeClaim sp500-runs.*--namespace"):
-        executor.check(requested())
-
-
 def test_claims_that_may_not_be_read_are_taken_to_be_there(kube, executor, requested):
     kube.store.claims.clear()
     kube.store.denied.add(("get", "persistentvolumeclaims"))

@@ -59,15 +59,6 @@ def test_lines_of_all_roles_come_by_their_time_with_role_and_pod(operator, execu
     ]
 
 
-@pytest.mark.parametrize("role", Role)
-def test_role_chooses_its_pods_alone(operator, executor, role):
-    for pod in (operator.head, *operator.workers, operator.submitter):
-        operator.say(pod, f"of {pod}")
-    sources = {Role.HEAD: {operator.head}, Role.WORKER: set(operator.workers), Role.SUBMITTER: {operator.submitter}}
-    found = executor.logs("night-1", role=role, tail=None, follow=False)
-    assert {(line.role, line.source) for line in found} == {(role, source) for source in sources[role]}
-
-
 def test_tail_is_of_each_pod(operator, executor):
     for pod in operator.workers:
         operator.say(pod, *(f"{pod} {number}" for number in range(9)))
@@ -115,12 +106,6 @@ def test_followed_lines_come_once_though_a_second_has_many_and_pods_come_late(ku
     ]
     assert texts(executor.logs("night-1", role=None, tail=None, follow=True)) == said
     assert steps == []
-
-
-def test_pod_without_a_node_hides_no_other_pods_lines(operator, executor):
-    operator.unschedulable(operator.workers[1], "0/1 nodes are available: 1 Insufficient nvidia.com/gpu")
-    operator.say(operator.head, "the head's")
-    assert texts(executor.logs("night-1", role=None, tail=None, follow=False)) == ["the head's"]
 
 
 def test_node_that_does_not_answer_is_told_after_the_lines_of_the_others(kube, operator, executor):

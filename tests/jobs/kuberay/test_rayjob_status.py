@@ -105,39 +105,6 @@ def test_reason_stays_the_same_between_two_tries_to_pull_and_for_the_next_pod(op
     assert reason.endswith(f"worker: container ray-worker waits: ImagePullBackOff: {cause}")
 
 
-def test_deadline_before_the_command_ran_keeps_the_cause_beside_it(operator, look):
-    operator.initialize()
-    operator.container(operator.head, {"waiting": {"reason": "ImagePullBackOff", "message": f'image "{IMAGE}": gone'}})
-    operator.end("PreRunningDeadlineExceeded", "The RayJob has been in pre-running for over 600 seconds")
-    state, reason = look()
-    assert state is JobState.FAILED
-    assert reason.startswith("PreRunningDeadlineExceeded: ")
-    assert f'ImagePullBackOff: image "{IMAGE}": gone' in reason
-
-
-def test_deadline_that_the_operator_kept_has_the_exit_code_of_deadlines(operator, executor):
-    operator.to_running()
-    operator.end("DeadlineExceeded", "The RayJob has passed the activeDeadlineSeconds")
-    seen = executor.status("night-1")
-    assert (seen.state, seen.exit_code) == (JobState.FAILED, 4)
-    assert seen.reason.startswith("DeadlineExceeded: ")
-    assert seen.started <= seen.ended
-
-
-@pytest.mark.parametrize(
-    "message",
-    ["0/3 nodes are available: 3 Insufficient nvidia.com/gpu", "pod has unbound immediate PersistentVolumeClaims"],
-)
-def test_pod_without_a_node_gives_the_schedulers_message(operator, look, message):
-    operator.initialize()
-    operator.ready(operator.head)
-    for worker in operator.workers:
-        operator.unschedulable(worker, message)
-    state, reason = look()
-    assert state is JobState.PENDING
-    assert f"Unschedulable: {message}" in reason
-
-
 def test_hundred_workers_without_a_node_make_a_short_reason(kube, executor, requested, look):
     executor.submit("night-1", requested(workers=100))
     operator = Operator(kube.store, "night-1")
@@ -388,12 +355,6 @@ def test_interactive_job_waits_with_the_commands_to_copy(kube, executor, request
     operator.tell(jobDeploymentStatus="Running")
     operator.run()
     assert look()[0] is JobState.RUNNING
-
-
-def test_rayjob_that_is_gone_is_lost(operator, look, kube):
-    operator.to_running()
-    kube.store.delete("rayjobs", "night-1")
-    assert look()[0] is JobState.LOST
 
 
 @pytest.mark.parametrize(

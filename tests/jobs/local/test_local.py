@@ -9,12 +9,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-from executor_contract import SLEEP, ProgramContract, ended, running, until
+from executor_contract import SLEEP, ProgramContract, ended, until
 
 from sp500.errors import ConfigError, Unreachable
 from sp500.jobs.local import executor as local
 from sp500.jobs.spec import JobSpec
-from sp500.jobs.state import JobState, Replicas, Role
+from sp500.jobs.state import JobState, Role
 
 MIB = 2**20
 DEAF = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEP}"
@@ -45,19 +45,6 @@ def asked(spec, **given):
 )
 def test_python_and_sp500_are_of_the_interpreter_given_and_nothing_else_is_changed(word, started):
     assert asked(JobSpec(argv=(word, "python", "x.py")))["argv"] == [*started, "python", "x.py"]
-
-
-def test_request_is_plain_data_with_the_limits_of_all_workers_together():
-    spec = JobSpec(argv=("a",), memory="1.5GiB", workers=2, deadline=900, env={"PATH": "/mine", "A": "b"})
-    assert asked(spec, environment={"PATH": "/bin", "HOME": "/root"}) == {
-        "argv": ["a"],
-        "cwd": "/work",
-        "environment": {"PATH": "/mine", "HOME": "/root", "A": "b", "PYTHONUNBUFFERED": "1"},
-        "settings": None,
-        "memory_bytes": 3 * 2**30,
-        "deadline_seconds": 900,
-        "grace_seconds": 10,
-    }
 
 
 def test_secret_comes_from_the_shell_and_is_asked_for_where_it_is_missing():
@@ -92,11 +79,6 @@ def test_stdin_is_empty_and_stderr_is_in_the_log(here, ask):
     here.submit("a", ask("import sys; print(repr(sys.stdin.read()), file=sys.stderr)"))
     until(here, "a", ended)
     assert [line.text for line in here.logs("a", role=None, tail=None, follow=False)] == ["''"]
-
-
-def test_running_job_is_one_process_of_the_submitters_role(here, ask):
-    here.submit("a", ask(SLEEP))
-    assert until(here, "a", running).replicas == {Role.SUBMITTER: Replicas(1, 1)}
 
 
 @pytest.mark.parametrize("role", [Role.HEAD, Role.WORKER])
@@ -149,11 +131,6 @@ def test_memory_over_the_limit_ends_the_whole_tree(here, ask, tmp_path):
     assert (seen.state, seen.exit_code, seen.retryable) == (JobState.FAILED, 137, False)
     assert "limit of 100 MiB" in seen.reason
     assert not psutil.pid_exists(int((tmp_path / "child").read_text()))
-
-
-def test_memory_under_the_limit_is_let_be(here, ask):
-    here.submit("a", ask(f"data = bytearray(b'x') * {100 * MIB}; import time; time.sleep(0.5)", memory_bytes=200 * MIB))
-    assert until(here, "a", ended).state is JobState.SUCCEEDED
 
 
 def test_deadline_ends_a_command_that_does_not_listen(here, ask):

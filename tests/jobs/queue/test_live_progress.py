@@ -16,7 +16,6 @@ from queue_fakes import managed
 ROOT = Path(__file__).parents[3]
 TRAIN = ("python", "experiments/train.py", "--task", "synthetic", "--train.epochs", "100000")
 TRAIN = (*TRAIN, "--train.early-stop-patience", "0")
-SEARCH = ("python", "experiments/tune.py", "--task", "synthetic", "--space", "grid108", "--mode", "sequential")
 
 
 @pytest.fixture(scope="module")
@@ -114,17 +113,3 @@ def test_training_shows_the_figures_of_its_epochs_also_of_a_resumed_one(sp500, s
     again = submit(*TRAIN, "--name", file.parent.name, "--resume")
     progress = progress_of(sp500, again, len(before) + 2, file)
     check_training(progress, lines(file), done_before=len(before))
-
-
-def test_search_shows_trial_speed_best_loss_and_time_left(sp500, submit, tmp_path):
-    id = submit(*SEARCH, "--name", "search")
-    progress = progress_of(sp500, id, 2, tmp_path / "runs" / "search" / "trials.jsonl")
-    planned = json.loads((tmp_path / "runs" / "search" / "started.json").read_text())["planned"]
-    known = lines(tmp_path / "runs" / "search" / "trials.jsonl")[: progress["done"]]
-    elapsed = seconds(known[-1]["finished"]) - seconds(planned["at"])
-    assert (progress["kind"], progress["total"], progress["at_most"]) == ("trial", 108, False)
-    assert progress["updated"] == pytest.approx(seconds(known[-1]["finished"]), abs=1)
-    assert progress["best_loss"] == pytest.approx(min(trial["valid_loss"] for trial in known), rel=1e-5)
-    speed = sum(trial["samples"] for trial in known) / elapsed
-    assert progress["samples_per_second"] == pytest.approx(speed, rel=0.5)  # the line counts from another moment
-    assert 0 < progress["eta_seconds"] <= elapsed / len(known) * (108 - len(known)) + 1

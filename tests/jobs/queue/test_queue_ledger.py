@@ -74,16 +74,6 @@ def test_change_finds_that_another_was_faster(ledger):
     assert ledger.jobs()[0].reason == f"claimed by {won.index(True)}"
 
 
-def test_each_further_start_has_a_handle_of_its_own(ledger):
-    add(ledger, new("a"))
-    handles = []
-    for start in (1, 2, 3):
-        with ledger.writing() as entry:
-            entry.change(entry.jobs()[0], 101.0, starts=start)
-        handles.append(ledger.jobs()[0].handle)
-    assert handles == ["a", "a-2", "a-3"]
-
-
 def test_history_has_no_line_for_each_number_of_pods_that_wait_for_the_same(ledger):
     add(ledger, new("a"))
     waits = "its Ray cluster starts; {}: Unschedulable: 0/{} nodes are available: {} Insufficient {}"
@@ -139,32 +129,12 @@ def test_spent_money_outlives_the_job(ledger):
     assert ledger.jobs() == ledger.events("a") == []
 
 
-def test_start_that_was_never_taken_has_used_nothing(ledger):
-    add(ledger, new("a"))
-    with ledger.writing() as entry:
-        entry.change(entry.jobs()[0], 101.0, state="PENDING", starts=1, claimed=101.0)
-        entry.release(entry.jobs()[0], 161.0)
-    assert ledger.uses(0.0) == []
-    assert ledger.jobs()[0].cost(161.0) == 0.0
-
-
-def test_file_that_is_no_queue_is_named(tmp_path):
-    (tmp_path / "queue.db").write_text("no database at all, but long enough to be looked at\n" * 100)
-    with pytest.raises(ConfigError, match=r"queue\.db is damaged .* mv "):
-        Ledger(tmp_path / "queue.db").create()
-
-
 def test_unfinished_jobs_are_those_that_have_not_ended(ledger):
     add(ledger, *(new(str(state).lower()) for state in JobState))
     for job in ledger.jobs():
         with ledger.writing() as entry:
             entry.change(job, 101.0, state=job.id.upper())
     assert {job.id for job in ledger.jobs(unfinished=True)} == {"queued", "pending", "running"}
-
-
-def test_file_is_the_owners_alone_for_it_holds_environments(ledger):
-    assert stat.S_IMODE(ledger.path.stat().st_mode) == 0o600
-    assert stat.S_IMODE(ledger.path.parent.stat().st_mode) == 0o700
 
 
 def test_file_of_a_later_version_is_refused(ledger):

@@ -126,10 +126,6 @@ def test_budget_counts_what_was_used_today_and_what_runs_will_use(used, running,
     assert remaining == {"p": pytest.approx(left), "q": pytest.approx(2.0)}
 
 
-def test_time_that_kueue_holds_a_job_back_costs_nothing():
-    assert job(hourly=1.0, seconds=3600.0, claimed=NOW - 36000, **HELD).cost(NOW) == 0.0
-
-
 def test_start_that_has_ended_and_was_settled_costs_no_more_whoever_queued_it():
     for elsewhere in (False, True):
         ended = {"state": JobState.SUCCEEDED, "claimed": None, "ended": NOW}

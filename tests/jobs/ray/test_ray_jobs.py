@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import executor_contract
 import forks
@@ -21,7 +20,6 @@ from executor_contract import LINES, ended, look, own, running, until
 from http_fakes import serving
 
 from sp500.errors import ConfigError, Refused, Unreachable
-from sp500.jobs import working_dir
 from sp500.jobs.local_cluster import processes
 from sp500.jobs.local_cluster.plan import Node
 from sp500.jobs.ray import executor as ray_jobs
@@ -31,7 +29,6 @@ from sp500.jobs.spec import JobSpec
 from sp500.jobs.state import JobState, Role
 from sp500.machine.ray_token import ray_token
 
-ROOT = Path(__file__).parents[3]
 HEAD = Node("head", True, {"num-cpus": "0", "include-log-monitor": "false"}, {})
 EVERY_LINE = "".join(f"echo {line};" for line in LINES)
 NASTY = [
@@ -230,22 +227,6 @@ def test_no_file_of_the_settings_is_left(asked, tmp_path):
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
-def test_request_holds_the_folder_the_environment_and_what_the_dashboard_shows(asked, tmp_path):
-    request = asked("python", "x.py", env={"X_A": "1"}, workers=3, cpus=2, memory="4GiB", gpus=1)
-    assert request == {
-        "entrypoint": "exec python x.py",
-        "runtime_env": {
-            "working_dir": str(tmp_path / "code"),
-            "excludes": list(working_dir.CREDENTIALS),
-            "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "30", "X_A": "1"},
-        },
-        "metadata": {"job_name": "x", "workers": "3", "cpus": "2", "memory": "4GiB", "gpus": "1"},
-    }
-    assert json.loads(json.dumps(request)) == request
-    archive = asked("python", "x.py", working_dir="https://host/code.zip")
-    assert archive["runtime_env"]["working_dir"] == "https://host/code.zip"
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -316,11 +297,6 @@ def test_job_is_lost_where_its_command_ran_and_left_no_exit_code(error, node, st
     seen = told(error_type=error, driver_node_id=node, message="something")
     assert (seen.state, seen.retryable, seen.exit_code) == (state, retryable, None)
     assert (seen.started, seen.ended) == (1.5 if node else None, 2.5)
-
-
-@pytest.mark.parametrize("code", [2, 3, 4, 126, 127])
-def test_exit_code_that_would_come_again_is_not_retried(code):
-    assert not exited(code, "").retryable
 
 
 @pytest.mark.parametrize(
