@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
+
 from sp500 import formatting
 from sp500.errors import SP500Error
 from sp500.jobs.queue import progress_reader
@@ -28,44 +30,14 @@ def read(queue: Queue, job: Job, *, live: bool) -> RunProgress | None:
 
 
 def words(progress: RunProgress | None, now: float) -> str:
-    """Return progress as short text: 'epoch 7/25, 1.2k/s, best 0.981, 3.0 min left'; a dash if it is unknown."""
-    if progress is None:
-        return formatting.NOTHING
-    left = progress.eta_seconds(now)
-    speed, best = progress.samples_per_second, progress.best_loss
-    parts = [
-        progress.counted,
-        *([] if speed is None else [f"{_short(speed)}/s"]),
-        *([] if best is None else [f"best {best:.4g}"]),
-        *([] if left is None else [f"{_time(left)} left"]),
-    ]
-    return ", ".join(parts)
+    """Return progress as the log has it, with the time that is left now; a dash if it is unknown."""
+    return replace(progress, updated=now).describe("") if progress else formatting.NOTHING
 
 
 def plain(progress: RunProgress | None, now: float) -> dict[str, object] | None:
-    """Return progress for JSON; None if it is unknown."""
+    """Return progress for JSON, with the time that is left instead of the end; None if it is unknown."""
     if progress is None:
         return None
-    return {
-        "kind": progress.kind,
-        "done": progress.done,
-        "total": progress.total,
-        "at_most": progress.at_most,
-        "samples_per_second": progress.samples_per_second,
-        "best_loss": progress.best_loss,
-        "eta_seconds": progress.eta_seconds(now),
-        "updated": progress.updated,
-    }
-
-
-def _short(rate: float) -> str:
-    """Return a number in three digits at most: 0.52, 950, 1.2k, 474k, 1.1M."""
-    for limit, unit in ((1e6, "M"), (1e3, "k")):
-        if rate >= limit * 0.9995:
-            return f"{rate / limit:.{1 if rate < 100 * limit else 0}f}{unit}"
-    return f"{rate:.0f}" if rate >= 10 else f"{rate:.2g}"
-
-
-def _time(seconds: float) -> str:
-    """Return a time in whole seconds: an estimate has no tenths."""
-    return f"{seconds:.0f} s" if seconds < 2 * formatting.MINUTE else formatting.seconds(seconds)
+    fields = asdict(progress)
+    del fields["ends"]
+    return {**fields, "eta_seconds": progress.eta_seconds(now)}
