@@ -12,7 +12,6 @@ HEAD_POD, WORKER_POD = f"{HEAD}/template/spec", f"{WORKER}/template/spec"
 HEAD_RAY, WORKER_RAY = f"{HEAD_POD}/containers/0", f"{WORKER_POD}/containers/0"
 STORE = f"{WORKER}/rayStartParams/object-store-memory"
 SUBMITTER = "spec/submitterPodTemplate/spec"
-CONTEXT = f"{SUBMITTER}/containers/0/securityContext"
 JOB_STORE = STORE.replace("spec/", "spec/rayClusterSpec/", 1)
 HOST = {"name": "host", "hostPath": {"path": "/var/run"}}
 INIT = f"{WORKER_POD}/initContainers/0/securityContext"
@@ -38,10 +37,6 @@ BROKEN = [
     ("cluster", "", {"spec/rayVersion": "nightly"}, ""),
     ("rayjob", "", {"spec/submitterPodTemplate": ...}, ""),
     ("rayjob", "", {f"{SUBMITTER}/containers/0/name": "submit"}, ""),
-    ("rayjob", "", {f"{CONTEXT}/capabilities": ...}, f"{CONTEXT}/capabilities/drop"),
-    ("rayjob", "", {f"{CONTEXT}/allowPrivilegeEscalation": True}, ""),
-    ("rayjob", "", {f"{SUBMITTER}/securityContext/runAsNonRoot": ...}, ""),
-    ("rayjob", "", {f"{SUBMITTER}/securityContext/seccompProfile": {"type": "Unconfined"}}, ""),
     ("cluster", "token-authentication", {"spec/authOptions": ...}, "spec/authOptions/mode"),
     ("cluster", "token-authentication", {"spec/authOptions": {}}, "spec/authOptions/mode"),
     ("cluster", "token-authentication", {"spec/authOptions/mode": "disabled"}, ""),
@@ -65,7 +60,6 @@ BROKEN = [
     ("cluster", "fixed-image", {"spec/autoscalerOptions/image": "sp500"}, ""),
     ("rayjob", "fixed-image", {f"{SUBMITTER}/containers/0/image": "sp500"}, ""),
 ]  # fmt: skip
-JOB_HEAD = "spec/rayClusterSpec/headGroupSpec/template/spec"
 GOOD = [
     *(("cluster", {}), ("rayservice", {}), ("rayjob", {})),
     ("cluster", {"metadata/name": "a" * 53}),
@@ -78,8 +72,6 @@ GOOD = [
     ("cluster", {f"{HEAD}/serviceType": "ClusterIP"}),
     ("cluster", {f"{HEAD_RAY}/image": "registry.example:5000/lab/sp500:2.60.0-gpu"}),
     ("cluster", {f"{HEAD_RAY}/image": f"sp500@sha256:{'0' * 64}"}),
-    # The operator's submitter is enough next to an unrestricted head.
-    ("rayjob", {f"{JOB_HEAD}/securityContext": ..., "spec/submitterPodTemplate": ...}),
 ]
 
 
