@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from sp500.config import RunConfig, kinds
 from sp500.errors import ConfigError
 from sp500.machine import ray_address
+from sp500.machine.imports import preload
 from sp500.machine.units import size_bytes
 from sp500.runs.record import RunRecord
 from sp500.runs.store import Run
@@ -46,7 +47,7 @@ def run_search(
 
         base, data = search_steps.prepare(config.run_config(), planned)  # while Ray starts
         if ray is not None or planned.limits.memory:
-            search_steps.log(run, planned)  # loads its libraries: while Ray starts, or before this process is limited
+            preload("sp500.tuning.optuna_log")  # while Ray starts, or before this process is limited
         costs = search_steps.expect_costs(planned, base, data, ray)
         with search_steps.choose_arm(planned, base, run, data, ray, costs=costs) as arm:
             searched = search_steps.run_trials(
@@ -55,7 +56,7 @@ def run_search(
         try:
             return search_steps.train_best(base, run, planned, data, searched)  # while Ray ends
         finally:
-            search_steps.log(run, planned, searched.ledger.results.values())
+            search_steps.log(run, planned.space, searched.ledger.results.values())
 
 
 def plan(config: SearchSettings) -> Plan:

@@ -133,25 +133,18 @@ def train_best(base: RunConfig, run: Run, plan: Plan, data: Datasets, searched: 
     return _add_search(record, plan, data, searched, best)
 
 
-def log(run: Run, plan: Plan, results: Iterable[TrialResult] = ()) -> None:
-    """Add results to the file that optuna-dashboard opens. Only the ledger counts, so an error is only a warning."""
+def log(run: Run, space: Space, results: Iterable[TrialResult]) -> None:
+    """Write the file that optuna-dashboard opens. Only the ledger counts, so an error is only a warning."""
     from sp500.tuning import optuna_log  # 0.9 s, which trials need not wait for
 
     path = run.path / "optuna.db"
 
     def warn(error: Exception) -> None:
-        """Warn of what a damaged, foreign or locked file raises, which has no common class."""
-        cause: BaseException = error
-        while cause.__cause__:  # optuna's own words for a locked file are "invalid data"
-            cause = cause.__cause__
-        reason = (str(cause).splitlines() or [type(cause).__name__])[0]
-        logging.getLogger(__name__).warning(
-            "%s could not be written (%.200s). trials.jsonl has all results; close what holds the file, or delete it",
-            path,
-            reason,
-        )
+        """Warn of what the database raises, which has no common class."""
+        reason = " ".join(str(error).split())
+        logging.getLogger(__name__).warning("%s is not written (%.200s); trials.jsonl has all results", path, reason)
 
-    attempt(lambda: optuna_log.write(path, run.name, plan.space, results), warn)
+    attempt(lambda: optuna_log.write(path, run.name, space, results), warn)
 
 
 def _data_configs(config: RunConfig, space: Space) -> list[RunConfig]:

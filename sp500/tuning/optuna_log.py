@@ -1,6 +1,6 @@
 """A search as Optuna knows it: a study in memory, or an SQLite file that optuna-dashboard opens.
 
-The ledger is what counts; the file is a copy of it for a reader and can be thrown away.
+The ledger is what counts; the file is a copy of it for a reader, written anew when the search ends.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import URL
 
-from sp500.errors import ConfigError
 from sp500.runs.results import Overrides
 from sp500.runs.trials import TrialResult
 from sp500.tuning.axes import Axis, Choice, Integers, Space, encode
@@ -68,35 +67,23 @@ def to_frozen_trial(space: Space, result: TrialResult) -> FrozenTrial:
 
 
 def write(path: Path, name: str, space: Space, results: Iterable[TrialResult]) -> None:
-    """Add the results that the study `name` in this SQLite file does not have yet.
-
-    Each is one transaction (7.8 ms), so after a kill the next call adds the rest. Raises ConfigError when the file has
-    trials of another space.
-    """
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    url = URL.create("sqlite", database=str(path.resolve())).render_as_string()  # a folder's name may have a ?
+    """Write the study `name` with these results to an SQLite file, whole or not at all."""
+    trials = study(space, results).trials
+    temporary = path.resolve().with_name(f".{path.name}.tmp")
+    temporary.unlink(missing_ok=True)
+    url = URL.create("sqlite", database=str(temporary)).render_as_string()  # a folder's name may have a ?
     storage = optuna.storages.RDBStorage(url, engine_kwargs={"connect_args": {"factory": _Hasty}})
     try:
-        stored = optuna.create_study(storage=storage, study_name=name, direction="minimize", load_if_exists=True)
-        there = {trial.user_attrs.get("id") for trial in stored.get_trials(deepcopy=False)}
-        for result in results:
-            if result.id not in there and space.contains(result.overrides):
-                stored.add_trial(to_frozen_trial(space, result))
-                there.add(result.id)
-    except ValueError as error:
-        raise ConfigError(
-            f"{path} holds trials of another space ({error}); delete it and it is written again"
-        ) from error
+        stored = optuna.create_study(storage=storage, study_name=name, direction="minimize")
+        stored.add_trials(trials)
     finally:
         storage.remove_session()
         storage.engine.dispose()
+    temporary.replace(path)
 
 
 class _Hasty(sqlite3.Connection):
-    """Lets the system choose when pages reach the disk: 1,000 results take 8 s, not 24 s.
-
-    A kill does no harm. After a power cut the file may have to be deleted and written again.
-    """
+    """Lets the system choose when pages reach the disk: 1,000 results take 8 s, not 24 s."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

@@ -1,7 +1,4 @@
-import signal
 import sqlite3
-import subprocess
-import sys
 from datetime import UTC, datetime
 
 import numpy as np
@@ -10,7 +7,6 @@ import pytest
 from optuna.trial import TrialState
 
 from sp500.config import RunConfig
-from sp500.errors import ConfigError
 from sp500.runs.trials import TrialResult
 from sp500.tuning import optuna_log, space
 from sp500.tuning.space import PRESETS, choices
@@ -73,38 +69,11 @@ def test_file_lies_in_its_folder_whatever_that_is_called(tmp_path, name):
         assert file.execute("SELECT count(*) FROM trials").fetchone() == (1,)
 
 
-def test_second_call_adds_what_is_new_and_nothing_twice(tmp_path):
-    told = results(9)
-    for upto in (4, 4, 9):
-        optuna_log.write(tmp_path / "optuna.db", "search", WIDE, told[:upto])
-        assert said(opened(tmp_path / "optuna.db")[1]) == wanted(told[:upto])
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from sp500.runs import trials
-from sp500.tuning import optuna_log, space
-
-def told():
-    for number, line in enumerate(sys.stdin):
-        if number == 4:
-            os.kill(os.getpid(), signal.SIGKILL)
-        yield trials.TrialResult.model_validate_json(line)
-
-optuna_log.write(Path(sys.argv[1]), "search", space.load("wide"), told())
-"""
-
-
-def test_call_that_was_killed_is_made_up_for_by_the_next(tmp_path):
-    told = results(6)
-    path = tmp_path / "optuna.db"
-    lines = "\n".join(one.model_dump_json() for one in told)
-    process = subprocess.run([sys.executable, "-c", KILLED, str(path)], input=lines, text=True, check=False)
-    assert process.returncode == -signal.SIGKILL
-    assert said(opened(path)[1]) == wanted(told[:4])
-    optuna_log.write(path, "search", WIDE, told)
-    assert said(opened(path)[1]) == wanted(told)
+def test_second_call_replaces_the_file_of_the_first(tmp_path):
+    for told in (results(4), results(9)):
+        optuna_log.write(tmp_path / "optuna.db", "search", WIDE, told)
+    assert said(opened(tmp_path / "optuna.db")[1]) == wanted(told)
+    assert [path.name for path in tmp_path.iterdir()] == ["optuna.db"]
 
 
 def test_results_that_the_space_does_not_have_are_left_out(tmp_path):
@@ -112,14 +81,6 @@ def test_results_that_the_space_does_not_have_are_left_out(tmp_path):
     optuna_log.write(tmp_path / "optuna.db", "search", WIDE, [stranger, *results(1)])
     assert said(opened(tmp_path / "optuna.db")[1]) == wanted(results(1))
     assert said(optuna_log.study(WIDE, [stranger, *results(1)]).trials) == wanted(results(1))
-
-
-def test_file_of_another_space_is_refused_with_a_way_out(tmp_path):
-    optuna_log.write(tmp_path / "optuna.db", "search", WIDE, results(2))
-    other = choices("other", {"model.hidden": (8, 16)})
-    one = TrialResult(id="x", overrides={"model.hidden": 8}, status="ok", valid_loss=1.0)
-    with pytest.raises(ConfigError, match=r"optuna\.db holds trials of another space .*delete it"):
-        optuna_log.write(tmp_path / "optuna.db", "search", other, [one])
 
 
 def test_time_of_a_trial_is_that_of_its_result():
