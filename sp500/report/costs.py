@@ -52,11 +52,6 @@ class Costs:
             cells[f"{self.currency} per million"] = money(cost_row.per_million if cost_row else None)
         return cells
 
-    def cost_text(self, run: str) -> str:
-        """Return what a run cost, with its currency; '' if that is not known."""
-        cost = self.by_run.get(run)
-        return f"{money(cost.amount)} {self.currency} at the rates of {self.held}" if cost else ""
-
     @property
     def numbers(self) -> dict[str, object]:
         """Its part of report.json."""

@@ -151,7 +151,7 @@ def test_files_hold_no_command_of_a_terminal(tmp_path: Path) -> None:
 
 def test_figures_and_tables_can_be_read_without_eyes(written: tuple[page.Report, Path]) -> None:
     found = Reader(written[0].path.read_text())
-    assert len(found.images) == 9
+    assert len(found.images) == 10
     assert all(image["role"] == "img" and image["aria-label"] for image in found.images)
     assert all(header.get("scope") in ("row", "col") for header in found.headers)
 

@@ -13,7 +13,7 @@ from scale_rows import GIB, one
 
 from sp500.report import page, terminal
 from sp500.report.scale import figures, verdicts
-from sp500.report.scale.results import Row, Scale, collect, tables
+from sp500.report.scale.results import Row, Scale, collect, compare_errors, tables
 from sp500.runs.record import Machine, RunRecord, Seconds
 
 NOW = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
@@ -53,21 +53,18 @@ def cells(table: Any, title: str) -> list[str]:
     return [row.cells[place] for row in table.rows]
 
 
-def test_streaming_is_compared_with_arrays_at_the_largest_size_both_trained() -> None:
+def test_arms_are_compared_at_the_largest_size_that_both_trained() -> None:
     rows = merged(
         one(1, "in_memory", 100.0),
         one(1, "streaming", 50.0),
-        one(10, "in_memory", 400.0),
-        one(10, "streaming", 300.0, peak_memory_bytes=GIB // 2),
+        one(10, "in_memory", 400.0, fixed=5.0),
+        one(10, "streaming", 250.0, peak_memory_bytes=GIB // 2),
         one(50, "in_memory", None),
         one(50, "streaming", 999.0, peak_memory_bytes=GIB * 3 // 4),
-        one(200, "in_memory", None),
-        one(200, "streaming", 999.0, peak_memory_bytes=GIB // 2),
     )
     assert verdicts.streaming(rows) == [
-        "Streaming at ×10, compared with arrays in memory: slower, 0.75× the windows/s (300 compared with 400); less "
-        "memory, 0.50× the peak (512 MiB compared with 1 GiB).",
-        "×50 and ×200 do not fit in memory as arrays; streaming trained on them within 768 MiB.",
+        "At ×10, streaming (42 s, 250 windows/s, peak 512 MiB) against in memory (30 s, 400 windows/s, peak 1 GiB): "
+        "slower, 0.71× the speed."
     ]
 
 
@@ -76,27 +73,16 @@ def test_budget_that_is_watched_and_not_enforced_is_said_with_the_table() -> Non
     assert ["watched, not enforced" in note for note in notes] == [False, True]
 
 
-def test_streaming_without_a_gain_is_reported_as_such() -> None:
-    first, second = verdicts.streaming(
-        merged(one(1, "in_memory", 100.0), one(1, "streaming", 101.0, peak_memory_bytes=3 * GIB))
-    )
-    assert "about as fast, 1.01× the windows/s" in first
-    assert "more memory, 3.00× the peak (3 GiB compared with 1 GiB)" in first
-    assert second.startswith("Arrays fit in memory at every size")
-
-
-def test_size_that_neither_arm_trained_is_no_gain_of_streaming() -> None:
-    rows = merged(one(9, "in_memory", None), one(9, "streaming", None))
-    assert "speed of streaming is unknown" in verdicts.streaming(rows)[0]
-    assert "streaming did not train on it either" in verdicts.streaming(rows)[1]
-
-
-def test_missing_arms_are_named() -> None:
-    rows = merged(one(1, "ray", 100.0, 2))
-    assert "run the arms in_memory and streaming" in verdicts.streaming(rows)[0]
-    assert verdicts.cluster(rows)[0].endswith("run the arm streaming.")
-    alone = merged(one(1, "streaming", 100.0))
-    assert verdicts.cluster(alone)[0].endswith("run the arm ray.")
+def test_arms_without_a_common_size_are_not_compared() -> None:
+    (line,) = verdicts.streaming(merged(one(9, "in_memory", None), one(9, "streaming", None)))
+    assert line.startswith("Not compared")
+    assert line.endswith("streaming and in memory.")
+    (line,) = verdicts.cluster(merged(one(1, "streaming", 100.0), one(1, "ray", None, 2)))
+    assert line.startswith("Not compared")
+    assert line.endswith("2 Ray workers and streaming.")
+    for rows in (merged(one(1, "ray", 100.0, 2)), merged(one(1, "streaming", 100.0))):
+        assert verdicts.streaming(rows) == []
+        assert "not known" in verdicts.cluster(rows)[0]
 
 
 @pytest.mark.parametrize(
@@ -109,20 +95,19 @@ def test_missing_arms_are_named() -> None:
     ],
 )
 def test_difference_within_the_margin_of_repeated_epochs_is_not_claimed(rates: list[float], verdict: str) -> None:
-    rate = sorted(rates)[1]
-    rows = [one(1, "in_memory", 100.0), one(1, "streaming", rate, epoch_rates=rates)]
+    rows = [one(1, "in_memory", 100.0, fixed=0.0), one(1, "streaming", sorted(rates)[1], fixed=0.0, epoch_rates=rates)]
     assert f": {verdict}, " in verdicts.streaming(merged(*rows))[0]
 
 
 def test_repeated_experiment_widens_the_margin() -> None:
-    laptop = [one(1, "in_memory", 100.0), one(1, "streaming", 125.0)]
+    laptop = [one(1, "in_memory", 100.0, fixed=0.0), one(1, "streaming", 125.0, fixed=0.0)]
     again = [one(1, "in_memory", 100.0), one(1, "streaming", 90.0)]
     once = collect([record(again), record(laptop)])
     assert "about as fast, 1.25×" in verdicts.streaming(once.rows)[0]
     assert "faster, 1.25×" in verdicts.streaming(merged(*laptop))[0]
 
 
-def test_each_number_of_workers_is_compared_with_one_process_at_its_largest_size() -> None:
+def test_each_number_of_workers_is_compared_without_writing_shards() -> None:
     rows = merged(
         one(10, "streaming", 100.0, fixed=10.0, writing_seconds=8.0),
         one(20, "streaming", 100.0),
@@ -130,38 +115,13 @@ def test_each_number_of_workers_is_compared_with_one_process_at_its_largest_size
         one(10, "ray", 400.0, 2, fixed=12.0),
         one(20, "ray", None, 2, status="failed"),
     )
-    one_worker, two_workers, memory = verdicts.cluster(rows)
-    assert one_worker.startswith("At ×20 (20,000 windows), streaming in one process took 3.4 min on one machine")
-    assert "1 Ray worker (2 cores, 8 GiB) took 6.7 min: slower, 0.50× the speed" in one_worker
+    one_worker, two_workers = verdicts.cluster(rows)
+    assert one_worker.startswith("At ×20, 1 Ray worker (6.7 min, 50 windows/s")
+    assert one_worker.endswith("slower, 0.50× the speed.")
     # 8 of the 110 seconds in one process wrote the shards that Ray then found.
-    assert "took 102 s on one machine" in two_workers
-    assert "took 37 s: faster, 2.76× the speed from start to end" in two_workers
-    assert "faster, 4.00× the windows/s (400 compared with 100)" in two_workers
-    assert two_workers.endswith("Writing shards is not counted.")
-    assert memory == "Every size that Ray trained on also fit one process."
-
-
-def test_cluster_gained_memory_only_where_one_process_ran_out_of_it() -> None:
-    alone = [one(1, "streaming", 100.0), one(50, "streaming", None)]
-    rays = [one(1, "ray", 100.0, 2), one(50, "ray", 90.0, 2, simulated_nodes=2)]
-    (_, told) = verdicts.cluster(merged(*alone, *rays), lambda run: f"0.01 USD for {run}")
-    assert told == (
-        "2 Ray workers trained on ×50 (1 GiB per simulated node, 0.01 USD for 50-ray-2), where one process ran out of "
-        "memory."
-    )
-    broke = [one(1, "streaming", 100.0), one(50, "streaming", None, status="failed")]
-    assert len(verdicts.cluster(merged(*broke, *rays))) == 1
-
-
-def test_workers_that_never_ended_well_cannot_be_judged() -> None:
-    (told,) = verdicts.cluster(merged(one(1, "streaming", 100.0), one(1, "ray", None, 2)))
-    assert told.startswith("The gain from 2 Ray workers is unknown")
-
-
-def test_speeds_of_a_warm_and_a_cold_run_are_not_mixed() -> None:
-    cold = one(1, "ray", 100.0, 2, warm_samples_per_second=None)
-    (told, _) = verdicts.cluster(merged(one(1, "streaming", 100.0), cold))
-    assert "1.00× the windows/s (50 compared with 50)" in told
+    assert two_workers.startswith("At ×10, 2 Ray workers (37 s")
+    assert "streaming (102 s" in two_workers
+    assert two_workers.endswith("faster, 2.76× the speed.")
 
 
 def laptop_and_cluster() -> tuple[RunRecord, RunRecord]:
@@ -181,13 +141,7 @@ def test_laptop_and_cluster_runs_of_the_same_settings_are_paired(*, cluster_is_n
         (10, "streaming, one machine"),
         (10, "2 Ray workers, cluster"),
     ]
-    sentence = verdicts.sentences(both, lambda run: f"0.25 USD ({run})")[0]
-    assert sentence == (
-        "At ×10 (10,000 windows), streaming in one process took 102 s on one machine (2 cores, 8 GiB). On the cluster, "
-        "2 Ray workers (nodes with 1 CPUs, 4.0 GiB) took 45 s: faster, 2.25× the speed from start to end. "
-        "In training, after the first batch: "
-        "faster, 3.00× the windows/s (300 compared with 100). That cost 0.25 USD (cluster-10)."
-    )
+    assert verdicts.cluster(both.rows)[0].endswith("faster, 2.25× the speed.")
     # 2 + n/100 = 12 + n/300  =>  n = 1,500
     assert both.break_even[0]["windows"] == pytest.approx(1500)
     assert verdicts.one_machine(both) == []
@@ -215,63 +169,43 @@ def test_failed_run_without_known_hardware_hides_no_older_row() -> None:
     ]
 
 
-def test_break_even_is_reported_in_windows_and_as_one_pass_over_a_size() -> None:
-    # 2 + n/100 = 12 + n/200  =>  n = 2,000, which is one pass over x2, and was measured.
+def test_break_even_is_reported_in_windows_with_the_lines_that_cross() -> None:
+    # 2 + n/100 = 12 + n/200  =>  n = 2,000
     rows = [one(3, "streaming", 100.0), one(3, "ray", 200.0, 2, fixed=12.0), one(3, "ray", 100.5, 1, fixed=12.0)]
-    first, second, lines = verdicts.break_even(found(*rows))
-    assert "a run with 1 worker below about 201,000 windows trained (one pass over ×200; extrapolated)" in first
-    assert "a run with 2 workers below about 2,000 windows trained (one pass over ×2)" in second
-    assert lines.endswith(
-        "2.0 s + windows × epochs / 100 in one process (streaming), 12 s + windows × epochs / 100 on 1 worker "
-        "and 12 s + windows × epochs / 200 "
-        "on 2 workers."
-    )
+    first, second = verdicts.break_even(found(*rows))
+    assert first == "1 Ray worker: sooner than one process from about 201,000 windows trained."
+    assert "from about 2,000 windows" in second
+    table = tables(found(*rows))[1]
+    assert cells(table, "Workers") == ["one process", "1 on Ray", "2 on Ray"]
+    assert cells(table, "Fixed") == ["2.0 s", "12 s", "12 s"]
+    assert cells(table, "Sooner from") == ["-", "201,000", "2,000"]
     uneven = [*rows, one(1, "streaming", 100.0, fixed=10.0)]
-    assert verdicts.break_even(found(*uneven))[-1].endswith("by up to 20%.")  # 6 + 10 s for the 20 it took
+    assert cells(tables(found(*uneven))[1], "Misses by")[0] == "20%"  # 6 + 10 s for the 20 it took
 
 
 @pytest.mark.parametrize(
-    ("rate", "fixed", "said"),
+    ("rate", "fixed", "phrase"),
     [
-        (90.0, 12.0, "At no size up to ×1 was a run with 2 workers faster than one process"),
-        (100.0, 2.0, "At no size up to ×1 was a run with 2 workers faster than one process"),
-        (200.0, 1.0, "A run with 2 workers is sooner than one process at every size."),
-        # 2 + n/100 = 1 + n/50  =>  n = 100
-        (50.0, 1.0, "One process is sooner than a run with 2 workers above about 100 windows trained."),
+        (90.0, 12.0, "not sooner"),
+        (100.0, 2.0, "not sooner"),
+        (200.0, 1.0, "at every size"),
+        (50.0, 1.0, "not sooner"),
     ],
 )
-def test_missing_break_even_says_which_side_is_sooner(rate: float, fixed: float, said: str) -> None:
+def test_missing_break_even_says_which_side_is_sooner(rate: float, fixed: float, phrase: str) -> None:
     rows = [one(1, "streaming", 100.0), one(1, "ray", rate, 2, fixed=fixed)]
-    assert verdicts.break_even(found(*rows))[0].startswith(said)
+    assert phrase in verdicts.break_even(found(*rows))[0]
 
 
-def test_test_error_of_the_arms_is_compared_within_one_size() -> None:
+def test_test_error_of_trained_arms_is_compared_within_one_size() -> None:
     same = [one(1, "streaming", 1.0, test_error=9e-4), one(10, "streaming", 1.0), one(10, "ray", 1.0, 2)]
-    assert verdicts.numbers(merged(*same)) == ["The test MSE at ×10 is the same in all 2 runs."]
-    apart = [*same, one(10, "in_memory", 1.0, test_error=2.1e-4)]
-    assert verdicts.numbers(merged(*apart)) == [
-        "The test MSE at ×10 is between 0.0002 and 0.00021, 5.00% apart in 3 runs."
-    ]
-    assert verdicts.numbers(merged(one(1, "streaming", 1.0))) == []
+    assert compare_errors(merged(*same)) == {10: 0.0}
+    apart = merged(*same, one(10, "in_memory", 1.0, test_error=2.1e-4))
+    assert compare_errors(apart)[10] == pytest.approx(1 / 21)
+    assert verdicts.errors(apart) == ["The test MSE of the arms differs by up to 4.76% (at ×10)."]
     kept = [one(10, "streaming", 1.0, best_epoch=0), one(10, "ray", 1.0, 2, best_epoch=0)]
-    assert "naive forecast" in verdicts.numbers(merged(*kept))[0]
-    assert "same by construction" in verdicts.numbers(merged(*kept))[0]
-
-
-def test_every_size_at_which_some_run_was_trained_is_compared() -> None:
-    rows = [
-        one(1, "in_memory", 1.0, test_error=5.2863e-4, best_epoch=0),
-        one(1, "streaming", 1.0, test_error=5.2863e-4, best_epoch=0),
-        one(1, "ray", 1.0, 2, test_error=5.2876e-4),
-        one(5, "streaming", 1.0),
-        one(5, "ray", 1.0, 2),
-        *(one(size, arm, 1.0, best_epoch=0) for size in (10, 20) for arm in ("in_memory", "streaming")),
-        one(50, "streaming", 1.0),
-    ]
-    first, second, third = verdicts.numbers(merged(*rows))
-    assert "at ×1 is between 0.0005286 and 0.0005288, 0.02% apart in 3 runs, of which 2 kept the naive" in first
-    assert "at ×5 is the same in all 2 runs" in second
-    assert "at ×10 and ×20 kept the naive" in third
+    for rows in ([one(1, "streaming", 1.0)], kept):
+        assert verdicts.errors(merged(*rows)) == []
 
 
 def test_runs_on_a_busy_machine_are_named_and_left_out_of_the_break_even() -> None:
@@ -283,21 +217,11 @@ def test_runs_on_a_busy_machine_are_named_and_left_out_of_the_break_even() -> No
     assert verdicts.break_even(found(*rows)) == []
 
 
-def test_size_that_streaming_never_tried_is_not_its_memory() -> None:
-    rows = merged(one(1, "in_memory", 1.0), one(1, "streaming", 1.0), one(200, "in_memory", None))
-    assert "×200 does not fit in memory as arrays; streaming did not train on it either." in verdicts.streaming(rows)
-
-
-def test_budget_names_whatever_exceeded_it() -> None:
+def test_runs_over_the_budget_are_named() -> None:
     within = [one(1, "streaming", 1.0, peak_memory_bytes=GIB // 4), one(1, "ray", 1.0, 2, simulated_nodes=2)]
     over = one(9, "ray", 1.0, 2, simulated_nodes=2, peak_memory_bytes=3 * GIB)
-    assert verdicts.budget(merged(*within, one(9, "in_memory", None))) == [
-        "All 2 measured runs stayed within the memory budget; the largest peak was 2 Ray workers at ×1, 1 GiB per "
-        "simulated node."
-    ]
-    assert verdicts.budget(merged(*within, over)) == [
-        "Over the memory budget: 2 Ray workers at ×9 (3 GiB per simulated node); 2 other runs stayed within it."
-    ]
+    assert verdicts.over_budget(merged(*within, one(9, "in_memory", None))) == []
+    assert "2 Ray workers at ×9 (3 GiB)" in verdicts.over_budget(merged(*within, over))[0]
 
 
 def test_one_machine_is_not_presented_as_a_cluster() -> None:
@@ -311,15 +235,14 @@ def test_one_machine_is_not_presented_as_a_cluster() -> None:
 
 def test_failed_arms_are_listed_with_sizes_and_reasons() -> None:
     rows = [one(50, "in_memory", None), one(9, "in_memory", None), one(9, "ray", None, 2, status="failed", reason="")]
-    assert verdicts.failures(merged(*rows)) == [
-        "In memory ended with status out of memory at ×9 (no room) and ×50 (no room).",
-        "2 Ray workers ended with status failed at ×9.",
-    ]
+    (line,) = verdicts.failures(merged(*rows))
+    for part in ("in memory at ×9 (out of memory: no room)", "2 Ray workers at ×9 (failed)", "in memory at ×50 (out"):
+        assert part in line
 
 
 def test_table_says_workers_and_share_of_the_budget() -> None:
     rows = [one(50, "in_memory", None), one(50, "streaming", 1000.0), one(50, "ray", 250.0, 2, writing_seconds=1.5)]
-    (table,) = tables(found(*rows))
+    table, *_ = tables(found(*rows))
     assert table.caption == "Every arm at every size; budget 2 GiB per node"
     assert cells(table, "Data (windows)") == ["×50 (50,000)"] * 3
     assert cells(table, "Arm") == ["in memory", "streaming", "2 Ray workers"]
@@ -335,7 +258,7 @@ def test_table_says_workers_and_share_of_the_budget() -> None:
 def test_scaling_table_holds_strong_then_weak_with_efficiency() -> None:
     rates = {(2, 1): 100.0, (2, 2): 150.0, (4, 2): 160.0}
     rows = [one(size, "ray", rate, workers, simulated_nodes=workers) for (size, workers), rate in rates.items()]
-    _, table = tables(found(*rows))
+    *_, table = tables(found(*rows))
     assert cells(table, "Scaling") == ["strong", "strong", "weak", "weak"]
     assert cells(table, "Data") == ["×2", "×2", "×2 per worker", "×2 per worker"]
     assert cells(table, "Speed-up") == ["1.00×", "1.50×", "1.00×", "1.60×"]
@@ -348,11 +271,9 @@ def test_figures_name_every_arm_the_budget_and_what_did_not_end_well() -> None:
     arms = [one(1, "in_memory", 90.0), one(10, "in_memory", None), one(10, "ray", None, 2, status="failed")]
     (drawn,) = figures.figures(found(*sizes, *arms, one(1, "ray", 50.0, 2)))
     texts = set(re.findall(r">([^<>]+)</text>", drawn.svg))
-    assert {"in memory", "streaming", "2 Ray workers", "windows per second", "peak memory"} <= texts
-    assert {"in memory: out of memory", "2 Ray workers: failed", "budget of a node, 2 GiB"} <= texts
-    assert {"×1", "×10", "1k", "10k"} <= texts
-    assert "A hollow cross: the arm did not end well" in drawn.caption
-    assert "out of memory, need not known" in texts
+    assert {"in memory", "streaming", "2 Ray workers", "windows per second", "peak memory, GiB"} <= texts
+    assert {"budget of a node, 2 GiB", "×1", "×10", "1k", "10k"} <= texts
+    assert "A hollow cross" in drawn.caption
 
 
 def drawn_crosses(axes: Axes) -> dict[tuple[float, float], str]:
@@ -370,23 +291,16 @@ def test_cross_of_a_run_out_of_memory_is_hollow_at_what_it_would_have_needed(mon
     speed, memory = charts[0].get_axes()
     assert speed.get_ylim()[0] == memory.get_ylim()[0] == 0  # nothing is below zero
     assert drawn_crosses(speed) == {(10, 0.0): "none", (50, 0.0): "none"}
-    crosses = drawn_crosses(memory)
-    assert crosses[10, 3.0] == "none"
-    assert min(height for _, height in crosses) > 2.0  # none on the budget of 2 GiB
-    assert {"would need 3 GiB", "out of memory, need not known"} <= {text.get_text() for text in memory.texts}
+    assert drawn_crosses(memory) == {(10, 3.0): "none"}  # what the other needed is not known
 
 
 def test_one_size_is_drawn_as_bars() -> None:
-    (drawn,) = figures.figures(found(one(5, "in_memory", None), one(5, "streaming", 1234.0)))
-    texts = re.findall(r">([^<>]+)</text>", drawn.svg)
-    assert texts.count("out of memory") == 2
     lacks = one(
         5, "in_memory", None, reason="5 windows need 2684354560 bytes (2.5 GiB) besides the 536870912 bytes of ours"
     )
-    (drawn,) = figures.figures(found(lacks, one(5, "streaming", 1234.0)))
-    assert "would need 3 GiB" in drawn.svg
-    assert {"windows per second, ×5", "1,234", "1 GiB"} <= set(texts)
-    assert "the budget of a node, 2 GiB" in drawn.caption
+    speed, memory = (figure.svg for figure in figures.figures(found(lacks, one(5, "streaming", 1234.0))))
+    assert {"out of memory", "1,234"} <= set(re.findall(r">([^<>]+)</text>", speed))
+    assert {"3 GiB, refused", "1 GiB", "budget 2 GiB"} <= set(re.findall(r">([^<>]+)</text>", memory))
 
 
 @pytest.mark.parametrize(
@@ -399,8 +313,8 @@ def test_one_size_is_drawn_as_bars() -> None:
 )
 def test_scaling_is_drawn_where_there_is_some(pairs: list[tuple[int, int]], titles: set[str]) -> None:
     drawn = figures.figures(found(*[one(size, "ray", 100.0, workers) for size, workers in pairs]))
-    assert len(drawn) == 2
-    assert set(re.findall(r">(strong|weak): ", drawn[1].svg)) == titles
+    assert len(drawn) == (3 if len({size for size, _ in pairs}) == 1 else 2)
+    assert set(re.findall(r">(strong|weak): ", drawn[-1].svg)) == titles
 
 
 def test_sizes_too_close_for_their_labels_drop_the_smaller() -> None:
@@ -442,4 +356,4 @@ def test_terminal_names_workers_warm_rates_and_the_break_even() -> None:
     lines = terminal.text(record(rows), Path("runs")).splitlines()
     assert lines[3] == "   3x 2 Ray workers ok  3000 windows in 15 s of 27 s, 200 windows/s, peak 1 GiB per process"
     assert lines[1] == "   3x in memory     out_of_memory no room"
-    assert lines[4].startswith("One process is sooner than a run with 2 workers below about 2,000 windows trained")
+    assert lines[4].endswith("from about 2,000 windows trained.")

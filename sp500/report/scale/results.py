@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sp500 import formatting
-from sp500.formatting import METRIC, NOTHING, TIMES, fixed, percent, seconds, size
+from sp500.formatting import METRIC, NOTHING, TIMES, approx, fixed, percent, seconds, size
 from sp500.report.tables import Cells, Table, no_cells, table
 from sp500.runs import scaling
+from sp500.runs.compare import relative_gap
 from sp500.runs.record import RunRecord
 from sp500.runs.results import BreakEven, ScaleRow, Speedup, StrongScaling, WeakScaling
 from sp500.runs.scaling import ARMS, PLACES
@@ -116,9 +117,23 @@ def needed_bytes(row: Row) -> int | None:
     return sum(formatting.find_sizes(row["reason"].partition(" need ")[2])) or None
 
 
+def compare_errors(rows: Sequence[Row]) -> dict[int, float]:
+    """Return the relative gap of the arms' test errors by size.
+
+    Models that kept the naive forecast are left out, since they are the same by construction.
+    """
+    errors: dict[int, list[float]] = {}
+    for row in rows:
+        if row["status"] == "ok" and row["test_error"] and row["best_epoch"]:
+            errors.setdefault(row["multiplier"], []).append(row["test_error"])
+    return {size: relative_gap(min(alike), max(alike)) for size, alike in errors.items() if len(alike) > 1}
+
+
 def tables(scale: Scale, more: Cells = no_cells) -> list[Table]:
     """Return what each arm did with each size, and what more workers gave; `more` gives further columns by run."""
-    return [_arms(scale.rows, more), *([_scaling(scale)] if scale.strong or scale.weak else [])]
+    shown = [_arms(scale.rows, more)]
+    shown += [_break_even(scale)] if scale.break_even else []
+    return [*shown, *([_scaling(scale)] if scale.strong or scale.weak else [])]
 
 
 def _arms(rows: Sequence[Row], more: Cells) -> Table:
@@ -168,6 +183,33 @@ def _note(rows: Sequence[Row]) -> str:
 def _peak(row: Row) -> str:
     of_budget = share(row)
     return size(row["peak_memory_bytes"]) + ("" if of_budget is None else f" ({percent(of_budget, 0)})")
+
+
+def _break_even(scale: Scale) -> Table:
+    alone = scale.break_even[0]["alone"]
+    laws = [("one process", alone, NOTHING)]
+    for crossing in scale.break_even:
+        windows = NOTHING if crossing["windows"] is None else approx(crossing["windows"])
+        laws.append((f"{crossing['workers']} on Ray", crossing["ray"], windows))
+    lines = [
+        {
+            "Workers": workers,
+            "Where": PLACE[law["place"]],
+            "Fixed": seconds(law["fixed_seconds"]),
+            "Windows/s": approx(law["samples_per_second"]),
+            "Misses by": percent(law["largest_miss"], 0),
+            "Sooner from": windows,
+        }
+        for workers, law, windows in laws
+    ]
+    trained = max(row["samples"] for row in scale.rows)
+    note = (
+        f"Estimated by seconds = fixed + windows {TIMES} epochs / rate, with the rate at the largest size and the "
+        "median fixed seconds. Sooner from: windows trained from which Ray needs less time than one process "
+        f"({formatting.arm(alone['arm'])}); above {approx(trained)} it is extrapolated. Misses by: the largest miss "
+        "among these runs."
+    )
+    return table("From how many windows Ray is sooner", lines, text=("Workers", "Where"), note=note)
 
 
 def _scaling(scale: Scale) -> Table:

@@ -26,7 +26,7 @@ class ScaleSection(Section):
 
     def sentences(self, found: Scale, runs: Runs) -> list[str]:
         """Return what streaming and the cluster bought; nothing if nothing was measured."""
-        return verdicts.sentences(found, runs.costs.cost_text)
+        return verdicts.sentences(found)
 
     def parts(self, found: Scale, runs: Runs) -> tuple[Any, ...]:
         """Return figures, and tables with their costs."""

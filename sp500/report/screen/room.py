@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from sp500.formatting import TIMES, approx, join, size
-from sp500.report.plot_style import COLORS, GREY, SMALL, Bar, draw_bars
+from sp500.report.plot_style import SMALL
 from sp500.report.scale import verdicts
+from sp500.report.scale.figures import draw_memory
 from sp500.report.scale.results import Row, Scale, needed_bytes
 from sp500.report.screen.answer import FITS, Answer, name_size
 
@@ -22,10 +23,8 @@ def answer(scale: Scale) -> Answer | None:
     windows = next((row["windows"] for row in sized if row["windows"]), None)
     named = name_size(largest) + (f" ({approx(windows)} windows)" if windows else "")
     caption = f"{named}: {join(parts)}. The budget is {budget}."
-    bars = [_bar(row) for row in sized]
-    line = (float(sized[0]["memory_limit_bytes"]), f"budget {budget}")
     number = f"{max(trained):,}{TIMES} the data" if trained else "nothing fits"
-    return Answer(FITS, number, caption, "scale", draw_bars("fits", bars, caption, width=SMALL, line=line))
+    return Answer(FITS, number, caption, "scale", draw_memory("fits", sized, caption, width=SMALL))
 
 
 def list_sizes_only_on_ray(scale: Scale) -> list[int]:
@@ -47,11 +46,3 @@ def _describe(row: Row) -> str:
         needed = needed_bytes(row)
         return f"would need {size(needed)}" if needed else "ran out of memory"
     return f"{size(row['peak_memory_bytes'])}" if row["status"] == "ok" else str(row["status"])
-
-
-def _bar(row: Row) -> Bar:
-    color = COLORS.get(row["arm"], GREY)
-    if row["status"] == "ok":
-        return Bar(row["label"], row["peak_memory_bytes"] or 0, size(row["peak_memory_bytes"]), color)
-    needed = needed_bytes(row) or 0
-    return Bar(row["label"], needed, f"{size(needed)}, refused" if needed else "refused", color, hollow=True)

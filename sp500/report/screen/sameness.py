@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from sp500.formatting import gap, percent, some
 from sp500.report.plot_style import GREY, SMALL, Bar, draw_bars
+from sp500.report.scale.results import compare_errors
 from sp500.report.screen.answer import SAME, Answer, Facts, name_size
 from sp500.report.screen.timing import pair_trainings
 from sp500.runs.compare import relative_gap
@@ -66,11 +67,6 @@ def _configs(facts: Facts) -> Iterator[Difference]:
 
 
 def _sizes(facts: Facts) -> Iterator[Difference]:
-    sized: dict[int, list[float]] = {}
-    for row in facts.scale.rows:
-        if row["status"] == "ok" and row["test_error"] and row["best_epoch"]:
-            sized.setdefault(row["multiplier"], []).append(row["test_error"])
-    gaps = {size: relative_gap(min(errors), max(errors)) for size, errors in sized.items() if len(errors) > 1}
-    if gaps:
+    if gaps := compare_errors(facts.scale.rows):
         size = max(gaps, key=lambda size: gaps[size])
         yield Difference(f"test error on {name_size(size)}", "dataset sizes", len(gaps), gaps[size], "scale")

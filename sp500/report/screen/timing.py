@@ -66,8 +66,7 @@ class Timing:
         """Faster | about as fast | slower; '' if that is not known."""
         if self.times is None or self.busy:
             return ""
-        within = 1 / (1 + self.margin) <= self.times <= 1 + self.margin
-        return "about as fast" if within else "faster" if self.times > 1 else "slower"
+        return verdicts.describe_speed(self.times, self.margin)
 
     def clause(self) -> str:
         """Return the seconds on Ray and without it, and which is faster."""
