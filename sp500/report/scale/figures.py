@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import cycle
 from math import log
 
@@ -78,18 +78,14 @@ def sizes(scale: Scale) -> Figure:
     limit = scale.rows[0]["memory_limit_bytes"]
     most = max(limit, *(needed_bytes(row) or row["peak_memory_bytes"] or 0 for row in scale.rows))
     unit, name = (GIB, "GiB") if most >= GIB else (MIB, "MiB")
-    rays = cycle(RAY)
-    for label, sized in by_arm(scale.rows).items():
-        look = ALONE.get(sized[0]["arm"]) or next(rays)
-        # What ran on the cluster without Ray has the colour of its arm, dashed.
-        dashed: Look = {"linestyle": "--"} if not sized[0]["num_workers"] and sized[0]["place"] == "cluster" else {}
+    for (label, sized), look in zip(by_arm(scale.rows).items(), _looks(scale.rows), strict=True):
         good = [row for row in sized if row["status"] == "ok"]
         for axes, values in (
             (left, {row["multiplier"]: rate(row) for row in good}),
             (right, {row["multiplier"]: (row["peak_memory_bytes"] or 0) / unit for row in good}),
         ):
             known = {multiplier: value for multiplier, value in values.items() if value}
-            axes.plot(list(known), list(known.values()), label=label, markersize=5.5, **look | dashed)
+            axes.plot(list(known), list(known.values()), label=label, markersize=5.5, **look)
         bad = [row for row in sized if row["status"] != "ok"]
         _cross(left, {row["multiplier"]: 0.0 for row in bad}, look)
         _cross(right, {row["multiplier"]: need / unit for row in bad if (need := needed_bytes(row))}, look)
@@ -139,6 +135,16 @@ def workers(scale: Scale) -> Figure:
     if any(row["place"] == "machine" for row in (*scale.strong, *scale.weak)):
         caption += f" On one machine all workers shared its {formatting.some(scale.cores, 'core')}."
     return render(chart, "workers", caption)
+
+
+def _looks(rows: Sequence[Row]) -> Iterator[Look]:
+    """Yield colour and mark of every arm."""
+    rays = cycle(RAY)
+    for sized in by_arm(rows).values():
+        look = ALONE.get(sized[0]["arm"]) or next(rays)
+        # What ran on the cluster without Ray has the colour of its arm, dashed.
+        dashed: Look = {"linestyle": "--"} if not sized[0]["num_workers"] and sized[0]["place"] == "cluster" else {}
+        yield look | dashed
 
 
 def _cross(axes: Axes, heights: dict[int, float], look: Look) -> None:
