@@ -4,11 +4,11 @@
 from typing import Any
 
 import pytest
-from result_rows import chosen
+from result_rows import chosen, search_summary
 from search_records import side
 
 from sp500.report.search import figures, results
-from sp500.report.search.arms import arms_table, break_even_table, describe_programs
+from sp500.report.search.arms import NAMES, arms_table, break_even_table
 from sp500.report.search.arms import sentences as arm_sentences
 from sp500.report.search.section import SearchSection
 from sp500.report.search.verdicts import sentences
@@ -69,7 +69,7 @@ def test_times_of_a_busy_machine_are_called_so_and_give_no_break_even(shares: di
     assert lines[0].startswith("The machine was busy: ") is bool(said)
     assert said in lines[0]
     assert (numbers["break_even"] is None) is bool(said)
-    assert any("would be sooner" in line for line in lines) is not bool(said)
+    assert any("Ray " in line and "pays" in line for line in lines) is not bool(said)
 
 
 def test_separate_arms_are_compared_by_their_records() -> None:
@@ -99,14 +99,13 @@ def test_search_in_all_modes_shows_the_seconds_that_it_timed() -> None:
     assert SearchComparison.__annotations__.keys() < set(numbers)
 
 
-def test_gain_is_split_between_packing_and_ray() -> None:
-    said = sentences(results.newest([*three_arms().values(), timed()], {}))
-    assert said[0] == (
-        "Packing on 2 cores was 3.0× as fast as one after another and Ray Tune took 3.3× as long as packing: "
-        "18 configs took 27 s one after another (1 core), 9.0 s packed without Ray (2 cores) and 30 s "
-        "Ray Tune (2 cores)."
+def test_arms_are_named_with_their_seconds_and_cores() -> None:
+    lines = sentences(results.newest([*three_arms().values(), timed()], {}))
+    assert lines[0] == (
+        "18 configs took 27 s one after another (1 core), 9.0 s packed without Ray (2 cores) "
+        "and 30 s Ray Tune (2 cores)."
     )
-    assert said[1] == "The arms found the same best config; the best validation losses are equal."
+    assert lines[1] == "The arms found the same best config; the best validation losses are equal."
 
 
 def test_how_far_one_config_is_apart_is_told_where_the_arms_chose_different_ones() -> None:
@@ -134,12 +133,7 @@ def test_break_even_is_where_the_two_lines_cross() -> None:
     for row in even["configs"][1:]:
         count, work = row["configs"], 10 / 18
         assert 4 + count * work / 2 == pytest.approx(25 + count * work / row["cores"])
-    said = sentences(found)
-    assert said[2] == (
-        "Ray Tune on 4 cores would be sooner than packs without it on 2 cores from about 152 configs like these; on 2 "
-        "cores it never would, by one run of each."
-    )
-    assert said[3] == "For these 18 configs no number of cores makes up for its start of 25 s."
+    assert sentences(found)[2] == "Ray pays from about 152 configs on 4 cores."
     table = break_even_table(found.compared)
     assert cells(table, "Sooner from")[:2] == ["at no number of configs", "about 152 configs"]
     assert table is not None
@@ -153,7 +147,7 @@ def test_break_even_in_cores_is_where_ray_takes_as_long_for_the_same_configs() -
 
 
 def test_arms_have_a_row_each() -> None:
-    table = arms_table(results.newest([*three_arms().values(), timed()], {}).compared)
+    table = arms_table(results.newest([*three_arms().values(), timed()], {}).compared, NAMES)
     assert cells(table, "Arm") == ["one after another", "packed without Ray", "Ray Tune"]
     assert cells(table, "CPU seconds") == ["8"] * 3
     assert cells(table, "Configs/s") == ["0.67", "2.00", "0.60"]
@@ -186,21 +180,24 @@ def test_earlier_searches_are_named_by_their_last_run() -> None:
     )
 
 
-def test_missing_arms_are_named_with_the_modes_to_run() -> None:
-    said = sentences(results.newest([side("p", 0, "packed", 20.0)], {}))
-    assert said[0] == "18 configs took 20 s packed without Ray (2 cores)."
-    assert said[1] == ("To compare packing and Ray Tune, run sp500 tune with --mode sequential and --mode ray too.")
+def test_missing_arms_are_named_by_their_modes() -> None:
+    lines = sentences(results.newest([side("p", 0, "packed", 20.0)], {}))
+    assert lines[1] == "Not run: --mode sequential and --mode ray."
 
 
 def test_arm_that_was_interrupted_is_not_compared_by_time() -> None:
     records = [side("s", 0, "sequential", 20.0), side("p", 1, "packed", 9.0, resumed=3)]
     found = results.newest(records, {})
     assert found.compared["packing_speedup"] is None
-    assert sentences(found)[0].endswith("Interrupted, so without a time that compares: packed without Ray.")
-    assert sentences(found)[1].startswith("The arms found the same best config")
+    assert sentences(found)[1] == "Interrupted, so without a time that compares: packed without Ray."
 
 
-def test_programs_that_differ_between_arms_are_told_by_their_metric() -> None:
-    numbers = {"arms": {}, "configs": 2, "same_best": False, "metric_gap": 0.02}
-    found = describe_programs(numbers, "accuracy")[-1]
-    assert found == "The arms found different best configs; the best values of accuracy differ by 2%."
+def test_programs_are_compared_by_their_metric() -> None:
+    arms = {
+        "sequential": side("s", 0, "sequential", 9.0),
+        "parallel": side("p", 1, "parallel", 3.0, best=chosen(id="b")),
+    }
+    lines = arm_sentences(compare.searches(arms), search_summary(metric="accuracy"))
+    assert lines[0].startswith("18 programs took 9.0 s one after another")
+    assert "different best configs; the best values of accuracy" in lines[1]
+    assert lines[2] == "Not run: --mode ray."

@@ -13,7 +13,7 @@ import pytest
 from search_records import START, VALID, side
 
 from sp500.report import page
-from sp500.report.search import coordinates, figures, hyperparameters, results, tables
+from sp500.report.search import figures, hyperparameters, results, tables
 from sp500.report.search.hyperparameters import Trial
 from sp500.report.search.results import Search
 from sp500.report.search.verdicts import best, luck, sentences
@@ -186,12 +186,8 @@ def test_settings_that_vary_have_their_scale() -> None:
     trials = [trial(str(n), 1.0, **dict(zip(keys, row, strict=True))) for n, row in enumerate(rows)]
     lr, hidden, norm, dropout = hyperparameters.list_varied(of(trials).trials)
     assert (lr.log, hidden.log, dropout.log) == (True, False, False)
-    assert lr.place(0.003) == pytest.approx(math.log(3) / math.log(10))
-    assert hidden.place(64) == pytest.approx(1 / 3)
-    assert (norm.numeric, norm.place("zscore"), norm.place("none")) == (False, 0.0, 1.0)
-
-
-def test_even_draws_from_near_zero_stay_on_an_even_scale() -> None:
+    assert (norm.numeric, norm.values) == (False, ("zscore", "none"))
+    # Even draws from near zero stay on an even scale.
     drawn = [trial(str(n), 1.0, dropout=0.004 + 0.02 * n, lr=1e-4 * 1.3**n) for n in range(25)]
     dropout, lr = hyperparameters.list_varied(of(drawn).trials)
     assert (dropout.log, lr.log) == (False, True)
@@ -203,7 +199,7 @@ def test_values_of_any_kind_can_be_drawn_and_weighed() -> None:
     found = of(trials)
     assert isinstance(found.importance, dict)
     assert set(found.importance) == {"model.width", "model.kind"}
-    drawing = coordinates.coordinates(found)
+    drawing = figures.settings(found)
     assert drawing is not None
     assert "AAPL+KO" in drawing.svg
     assert "a-name-that\u2026" in drawing.svg
@@ -215,17 +211,14 @@ def test_names_are_short_where_that_is_clear() -> None:
     assert found == {"train.lr": "lr", "model.seed": "model.seed", "data.seed": "data.seed"}
 
 
-def test_coordinates_keep_the_most_important_settings_and_say_so() -> None:
+def test_figure_of_settings_keeps_the_most_important_ones_and_says_so() -> None:
     trials = [trial(str(n), 1.0 + n % 2, **{f"s{k}": n * (k + 2) % 11 for k in range(9)}, z=n % 2) for n in range(30)]
-    drawing = coordinates.coordinates(of(trials))
+    drawing = figures.settings(of(trials))
     assert drawing is not None
-    assert "7 of 10 settings that varied." in drawing.caption
+    assert "8 of 10 settings" in drawing.caption
     assert ">z<" in drawing.svg
-
-
-def test_coordinates_need_a_setting_and_two_losses() -> None:
-    assert coordinates.coordinates(of([trial("a", 1.0, lr=1), trial("b", 2.0, lr=1)])) is None
-    assert coordinates.coordinates(of([trial("a", 1.0, lr=1), trial("b", 1.0, lr=2)])) is None
+    assert figures.settings(of([trial("a", 1.0, lr=1), trial("b", 2.0, lr=1)])) is None
+    assert figures.settings(of([trial("a", 1.0, lr=1), trial("b", 1.0, lr=2)])) is None
 
 
 # Importance.
@@ -350,5 +343,10 @@ def test_page_of_a_whole_search_is_the_same_for_the_same_runs(tmp_path: Path) ->
     assert SearchComparison.__annotations__.keys() < set(numbers)
     assert list(numbers["importance"]) == ["model.lr", "model.hidden", "model.layers"]
     text = first.path.read_text()
-    for part in ("seconds since the first trial began", "log scale", "Importance: ", "1 failed config, by reason"):
+    for part in (
+        "seconds since the first trial began",
+        "of every trial by its settings",
+        "Importance: ",
+        "1 failed config, by reason",
+    ):
         assert part in text

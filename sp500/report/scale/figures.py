@@ -86,9 +86,8 @@ def sizes(scale: Scale) -> Figure:
         ):
             known = {multiplier: value for multiplier, value in values.items() if value}
             axes.plot(list(known), list(known.values()), label=label, markersize=5.5, **look)
-        bad = [row for row in sized if row["status"] != "ok"]
-        _cross(left, {row["multiplier"]: 0.0 for row in bad}, look)
-        _cross(right, {row["multiplier"]: need / unit for row in bad if (need := needed_bytes(row))}, look)
+        _cross(left, {row["multiplier"]: 0.0 for row in sized if row["status"] != "ok"}, look)
+        _cross(right, {row["multiplier"]: need / unit for row in sized if (need := needed_bytes(row))}, look)
     right.axhline(limit / unit, color=INK, linestyle="--", linewidth=0.9)
     right.annotate(
         f"budget of a node, {formatting.size(limit)}", (0.01, limit / unit), xycoords=right.get_yaxis_transform(),

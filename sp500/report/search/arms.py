@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from sp500 import formatting
-from sp500.formatting import TIMES, fixed, gap, join, name_command, percent, seconds, some
+from sp500.formatting import fixed, gap, join, percent, seconds, some
 from sp500.report.tables import Table, table
 from sp500.runs import compare
-from sp500.runs.compare import ARMS
 from sp500.runs.results import ArmRow, SearchSummary
 
 NAMES = {"sequential": "one after another", "packed": "packed without Ray", "ray": "Ray Tune"}
@@ -34,39 +33,24 @@ def name_arms(search: SearchSummary | None) -> Mapping[str, str]:
     return PROGRAM_NAMES if search and search.get("metric") else NAMES
 
 
-def sentences(numbers: Numbers) -> list[str]:
-    """Return what packing and Ray gained, whether the arms found the same, and where Ray breaks even."""
-    arms = numbers["arms"] or {}
+def sentences(numbers: Numbers, search: SearchSummary | None = None) -> list[str]:
+    """Return what each arm took, whether they found the same, and where Ray breaks even."""
+    arms, names = numbers["arms"] or {}, name_arms(search)
     if not arms:
         return []
-    lines = [*_busy(arms), _split(numbers), _agreement(numbers), *_break_even(numbers)]
-    if missing := [arm for arm in ARMS if arm not in arms]:
-        flags = join([f"--mode {arm}" for arm in missing])
-        lines.append(f"To compare packing and Ray Tune, run {name_command('tune')} with {flags} too.")
-    return [sentence for sentence in lines if sentence]
-
-
-def describe_programs(numbers: Numbers, metric: str) -> list[str]:
-    """Return what the arms of a search of programs took, and by how much several at once and Ray were faster."""
-    arms = numbers["arms"] or {}
-    times = {arm: row["speedup_over_sequential"] for arm, row in arms.items() if arm != "sequential"}
-    took = [
-        f"{seconds(row['seconds'])} {PROGRAM_NAMES[arm]} ({some(row['cores'], 'core')}"
-        + (f", {times[arm]:.1f}{TIMES} as fast" if times.get(arm) else "")
-        + ")"
-        for arm, row in arms.items()
-        if row["seconds"] is not None
+    timed = {arm: row for arm, row in arms.items() if row["seconds"] is not None}
+    took = [f"{seconds(row['seconds'])} {names[arm]} ({some(row['cores'], 'core')})" for arm, row in timed.items()]
+    count = some(numbers["configs"], "program" if names is PROGRAM_NAMES else "config")
+    cut, missing = [names[arm] for arm in arms if arm not in timed], [arm for arm in names if arm not in arms]
+    lines = [
+        *_busy(arms, names),
+        f"{count} took {join(took)}." if took else "",
+        f"Interrupted, so without a time that compares: {join(cut)}." if cut else "",
+        _agreement(numbers, search),
+        describe_break_even(numbers),
+        f"Not run: {join([f'--mode {arm}' for arm in missing])}." if missing else "",
     ]
-    lines = [f"{some(numbers['configs'], 'program')} took {join(took)}."] if took else []
-    lines += [
-        f"Interrupted, so without a time that compares: {PROGRAM_NAMES[arm]}."
-        for arm in arms
-        if arms[arm]["seconds"] is None
-    ]
-    if missing := [f"--mode {arm}" for arm in PROGRAM_NAMES if arm not in arms]:
-        lines.append(f"To compare, run the same search under another --name with {join(missing)} too.")
-    agreement = _agreement(numbers, f"values of {metric}", "")
-    return [line for line in (*_busy(arms, PROGRAM_NAMES), *lines, agreement) if line]
+    return [line for line in lines if line]
 
 
 def halving(search: SearchSummary) -> list[str]:
@@ -88,7 +72,7 @@ def describe_stopped(search: SearchSummary) -> list[str]:
     return [f"Stopped early: {join(ended) if ended else 'none'} of {some(search['configs'], 'config')}."]
 
 
-def arms_table(numbers: Numbers, names: Mapping[str, str] = NAMES) -> Table:
+def arms_table(numbers: Numbers, names: Mapping[str, str]) -> Table:
     """Return a table with a row per arm."""
     lines = [
         {
@@ -120,11 +104,11 @@ def break_even_table(numbers: Numbers) -> Table | None:
         {"Cores of Ray Tune": str(row["cores"]), "Sooner from": _configs(row["configs"])} for row in crossing["configs"]
     ]
     cores = numbers["arms"]["packed"]["cores"]
-    caption = f"Ray Tune against packs without it on {some(cores, 'core')}"
+    caption = f"From how many configs Ray Tune is sooner than packs without it on {some(cores, 'core')}"
     return table(caption, lines, text=("Sooner from",), note=MODEL)
 
 
-def _busy(arms: Mapping[str, ArmRow], names: Mapping[str, str] = NAMES) -> list[str]:
+def _busy(arms: Mapping[str, ArmRow], names: Mapping[str, str]) -> list[str]:
     """Return the warning that the seconds of some arms are not reliable, and why; before them."""
     reasons = []
     for arm, row in arms.items():
@@ -141,64 +125,17 @@ def _busy(arms: Mapping[str, ArmRow], names: Mapping[str, str] = NAMES) -> list[
     ]
 
 
-def _split(numbers: Numbers) -> str:
-    """Return the speed-up in its parts, if the arms were timed."""
-    arms, configs = numbers["arms"], some(numbers["configs"], "config")
-    timed = [
-        f"{seconds(row['seconds'])} {NAMES[arm]} ({some(row['cores'], 'core')})"
-        for arm, row in arms.items()
-        if row["seconds"] is not None
-    ]
-    cut = [NAMES[arm] for arm, row in arms.items() if row["seconds"] is None]
-    apart = f" Interrupted, so without a time that compares: {join(cut)}." if cut else ""
-    if not timed:
-        return apart.strip()
-    cores = f" on {some(arms['packed']['cores'], 'core')}" if "packed" in arms else ""
-    parts = {
-        f"packing{cores}": (numbers["packing_speedup"], "one after another"),
-        "Ray Tune": (numbers["ray_speedup"], "packing"),
-    }
-    bought = [_describe_gain(name, times, over) for name, (times, over) in parts.items() if times is not None]
-    head = f"{join(bought)}: " if bought else ""
-    return f"{head[:1].upper()}{head[1:]}{configs} took {join(timed)}.{apart}"
-
-
-def _describe_gain(name: str, times: float, over: str) -> str:
-    """Return 'packing was 3.4 times as fast as one after another'."""
-    if f"{times:.1f}" == "1.0":
-        return f"{name} took about as long as {over} (1.0{TIMES})"
-    if times < 1:
-        return f"{name} took {1 / times:.1f}{TIMES} as long as {over}"
-    return f"{name} was {times:.1f}{TIMES} as fast as {over}"
-
-
-def _agreement(numbers: Numbers, values: str = "validation losses", way_out: str = f" {ROUNDING}") -> str:
-    """Return whether the arms found the same; `values`: what they compare by, `way_out`: what to do if not."""
+def _agreement(numbers: Numbers, search: SearchSummary | None) -> str:
+    """Return whether the arms found the same; of configs also what to do if not."""
     same, distance = numbers["same_best"], numbers["metric_gap"]
     if same is None:
         return ""
+    metric = search and search.get("metric")
+    values = f"values of {metric}" if metric else "validation losses"
     apart = f"agree within {gap(distance)}" if same else f"differ by {100 * (distance or 0):.1g}%"
-    losses = apart if distance else "are equal"
     best = "the same best config" if same else "different best configs"
-    return f"The arms found {best}; the best {values} {losses}.{'' if same else way_out}"
-
-
-def _break_even(numbers: Numbers) -> list[str]:
-    crossing = numbers["break_even"]
-    if not crossing:
-        return []
-    arms, rows = numbers["arms"], crossing["configs"]
-    packed = f"packs without it on {some(arms['packed']['cores'], 'core')}"
-    pays = next((row for row in rows if row["configs"] is not None), None)
-    if pays is None:
-        most = some(rows[-1]["cores"], "core")
-        return [
-            f"Ray Tune would be sooner than {packed} at no number of configs like these on up to {most}.",
-            _cores(numbers),
-        ]
-    cores, where = some(pays["cores"], "core"), f"from {_configs(pays['configs'])} like these"
-    never = "" if pays is rows[0] else f"; on {some(rows[0]['cores'], 'core')} it never would"
-    return [f"Ray Tune on {cores} would be sooner than {packed} {where}{never}, by one run of each.", _cores(numbers)]
+    way_out = "" if same or metric else f" {ROUNDING}"
+    return f"The arms found {best}; the best {values} {apart if distance else 'are equal'}.{way_out}"
 
 
 def describe_break_even(numbers: Numbers) -> str:
@@ -209,14 +146,6 @@ def describe_break_even(numbers: Numbers) -> str:
     if pays is None:
         return f"Ray never pays on up to {some(crossing['configs'][-1]['cores'], 'core')}."
     return f"Ray pays from {_configs(pays['configs'])} on {some(pays['cores'], 'core')}."
-
-
-def _cores(numbers: Numbers) -> str:
-    cores, configs = numbers["break_even"]["cores"], some(numbers["configs"], "config")
-    if cores is None:
-        start = seconds(numbers["arms"]["ray"]["start_seconds"])
-        return f"For these {configs} no number of cores makes up for its start of {start}."
-    return f"For these {configs} it needs about {some(max(math.ceil(cores), 1), 'core')}."
 
 
 def _configs(count: float | None) -> str:

@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from sp500 import formatting
-from sp500.report.plot_style import BLUE, COLORS, ORANGE, WIDTH, Bar, Figure, Look, apply_style, draw_bars, render
-from sp500.report.search.coordinates import coordinates
-from sp500.report.search.hyperparameters import ceiling, drop_failed, list_varied, names
+from sp500.report.plot_style import (
+    BLUE,
+    COLORS,
+    GREY,
+    INK,
+    ORANGE,
+    WIDE,
+    WIDTH,
+    Bar,
+    Figure,
+    Look,
+    apply_style,
+    draw_bars,
+    render,
+)
+from sp500.report.search.hyperparameters import Setting, ceiling, drop_failed, label, list_varied, names
 from sp500.report.search.results import NAIVE, Search, Side
 
 FAILED = "failed"
+PANELS, ACROSS, BEST, FEW = 8, 4, 10, 5
+"""Settings that are drawn, panels in a row, trials that are highlighted, and values that are ticks, at most."""
 LOOKS: dict[str, Look] = {
     "sequential": {"marker": "o", "markerfacecolor": "none", "markersize": 5.5},
     "packed": {"marker": "s", "markersize": 3.5},
@@ -28,7 +44,7 @@ def figures(search: Search) -> list[Figure | str]:
     """Return the figures of the search, and a remark in place of an importance that cannot be known."""
     drawings = (
         history(search),
-        coordinates(search),
+        settings(search),
         importance(search),
     )
     shown: list[Figure | str] = [drawing for drawing in drawings if drawing is not None]
@@ -74,6 +90,56 @@ def history(search: Search) -> Figure | None:
     return render(chart, f"history-{search.name}", caption)
 
 
+@apply_style()
+def settings(search: Search) -> Figure | None:
+    """Draw small multiples: the loss of every trial against each setting that varied, the best trials in blue."""
+    trials = sorted(drop_failed(search.trials), key=lambda trial: (-trial.loss, trial.id))
+    losses, varied = [trial.loss for trial in trials], list_varied(trials)
+    if not varied or len(set(losses)) < 2:
+        return None
+    shown = _choose(search, varied)
+    across = min(ACROSS, len(shown))
+    down, best = -(-len(shown) // across), min(BEST, max(1, len(trials) // 3))
+    height = 0.35 + 1.6 * down
+    chart = Canvas(figsize=(WIDE, height))
+    chart.subplots_adjust(0.06, 0.25 / height, 0.995, 1 - 0.25 / height, hspace=0.6, wspace=0.25)
+    titles = names(varied)
+    for place, setting in enumerate(shown):
+        axes = chart.add_subplot(down, across, place + 1)
+        values: list[Any] = [trial.overrides.get(setting.key) for trial in trials]
+        axes.scatter(
+            values if setting.numeric else list(map(label, values)),
+            [min(loss, ceiling(losses)) for loss in losses],
+            color=[GREY] * (len(trials) - best) + [BLUE] * best,
+            s=14,
+        )
+        axes.set_title(titles[setting.key], loc="left", fontsize=9, color=INK)
+        axes.grid(axis="y")
+        if setting.log:
+            axes.set_xscale("log")
+            axes.xaxis.set_major_formatter("{x:g}")
+            axes.xaxis.set_minor_formatter(NullFormatter())
+        if setting.numeric and len(setting.values) <= FEW:
+            axes.set_xticks(setting.values, list(map(label, setting.values)))
+    caption = f"{_capitalise(search.loss_name)} of every trial by its settings, the {best} best in blue."
+    caption += NAIVE if search.relative else ""
+    if len(shown) < len(varied):
+        caption += f" {len(shown)} of {len(varied)} settings that varied."
+    return render(chart, f"trials-{search.name}", caption)
+
+
+def _choose(search: Search, varied: list[Setting]) -> list[Setting]:
+    """Return the settings that fit: the most important if that is known."""
+    if isinstance(search.importance, str):
+        return varied[:PANELS]
+    important = list(search.importance)[:PANELS]
+    return [setting for setting in varied if setting.key in important]
+
+
+def _capitalise(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
 def importance(search: Search) -> Figure | None:
     """Draw the share of each setting in the variation of the loss, as bars."""
     if isinstance(search.importance, str):
@@ -112,8 +178,7 @@ def _describe(search: Search, sides: Sequence[Side], losses: Sequence[float], to
     two = " of each arm" if len(sides) > 1 else ""
     far = sum(loss > top for loss in losses)
     edge = f" A triangle on the edge: a loss above {top:.4g} ({far} of {len(losses):,})." if far else ""
-    name = search.loss_name[:1].upper() + search.loss_name[1:]
-    return f"{name} of every trial as it ended; the line{two} is the best so far.{edge}"
+    return f"{_capitalise(search.loss_name)} of every trial as it ended; the line{two} is the best so far.{edge}"
 
 
 def _unit(longest: float) -> tuple[float, str]:

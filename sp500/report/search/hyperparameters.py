@@ -32,20 +32,14 @@ class Trial(TrialResult):
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting that a search varied. Numbers keep their distances; anything else is evenly spaced."""
+    """A setting that a search varied."""
 
     key: str
     values: tuple[Any, ...]
     """The different values: numbers by size, others in order of first use."""
     numeric: bool
     log: bool
-
-    def place(self, value: Any) -> float:
-        """Return a value's position on the setting's scale, 0 to 1."""
-        if not self.numeric:
-            return [_as_text(part) for part in self.values].index(_as_text(value)) / (len(self.values) - 1)
-        low, high, at = (math.log(part) if self.log else part for part in (self.values[0], self.values[-1], value))
-        return float((at - low) / (high - low))
+    """True if its numbers are drawn on a log scale."""
 
 
 def list_varied(trials: Sequence[Trial]) -> list[Setting]:
@@ -119,11 +113,15 @@ def _setting(key: str, values: list[Any]) -> Setting:
     if not all(map(_is_number, values)):
         return Setting(key, tuple(values), numeric=False, log=False)
     values.sort()
-    scales = [Setting(key, tuple(values), numeric=True, log=log) for log in (False, True)]
-    if values[0] <= 0 or values[-1] / values[0] < DECADE:
-        return scales[0]
+    spans = values[0] > 0 and values[-1] / values[0] >= DECADE
     # Even draws from 0 to 0.5 span decades too: the scale on which the values spread more evenly is theirs.
-    return min(scales, key=lambda scale: abs(median(map(scale.place, values)) - 0.5))
+    log = spans and _skew(list(map(math.log, values))) < _skew(values)
+    return Setting(key, tuple(values), numeric=True, log=log)
+
+
+def _skew(values: Sequence[float]) -> float:
+    """Return how far the middle value is from the middle of the range, as a share of it."""
+    return abs((median(values) - values[0]) / (values[-1] - values[0]) - 0.5)
 
 
 def _is_number(value: Any) -> bool:

@@ -6,11 +6,11 @@ A single search is an anecdote; several seeds of each method show whether a diff
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import mean, stdev
 
-from sp500.formatting import fixed, some
+from sp500.formatting import NOTHING, fixed, some
 from sp500.report.search.results import name_measure, read_best
 from sp500.report.tables import Table, table
 from sp500.runs.record import RunRecord
@@ -52,47 +52,24 @@ def methods(records: Sequence[RunRecord]) -> list[Table]:
     return [_table(contest) for contest in contests(records)]
 
 
-def verdicts(records: Sequence[RunRecord]) -> list[str]:
-    """Return, for each contest that random search took part in, whether another method did better."""
-    return [
-        _verdict(contest, method)
-        for contest in contests(records)
-        for method in contest.values
-        if method != "random" and "random" in contest.values
-    ]
-
-
-def _verdict(contest: Contest, method: str) -> str:
-    values, random, sign = contest.values[method], contest.values["random"], contest.sign
-    both = sorted(set(values) & set(random))
-    won = sum(sign * values[seed] < sign * random[seed] for seed in both)
-    better = "higher" if sign < 0 else "lower"
-    article = "a" if sign * mean(values.values()) < sign * mean(random.values()) else "no"
-    paired = f"; {better} in {won} of {some(len(both), 'seed')} that both searched" if both else ""
-    return (
-        f"{contest.named}: {method} found {article} {better} {contest.measure or 'loss'} than random search "
-        f"({_spread(values)} against {_spread(random)}{paired})."
-    )
-
-
 def _table(contest: Contest) -> Table:
-    lines = [
-        {
-            "Method": method,
-            "Searches": str(len(by_seed)),
-            "Mean": fixed(mean(by_seed.values()), 6),
-            "Standard deviation": fixed(stdev(by_seed.values()) if len(by_seed) > 1 else None, 6),
-            "Lowest": fixed(min(by_seed.values()), 6),
-            "Highest": fixed(max(by_seed.values()), 6),
-        }
-        for method, by_seed in sorted(contest.values.items(), key=lambda item: contest.sign * mean(item[1].values()))
-    ]
+    random = contest.values.get("random", {})
+    lines = []
+    for method, by_seed in sorted(contest.values.items(), key=lambda item: contest.sign * mean(item[1].values())):
+        both = sorted({*by_seed} & {*random}) if method != "random" else []
+        won = sum(contest.sign * by_seed[seed] < contest.sign * random[seed] for seed in both)
+        lines.append(
+            {
+                "Method": method,
+                "Searches": str(len(by_seed)),
+                "Mean": fixed(mean(by_seed.values()), 6),
+                "Standard deviation": fixed(stdev(by_seed.values()) if len(by_seed) > 1 else None, 6),
+                "Lowest": fixed(min(by_seed.values()), 6),
+                "Highest": fixed(max(by_seed.values()), 6),
+                "Better than random": f"{won} of {some(len(both), 'seed')}" if both else NOTHING,
+            }
+        )
     return table(f"Best {contest.measure or 'validation loss'} by method: {contest.named}", lines, text=("Method",))
-
-
-def _spread(by_seed: Mapping[int, float]) -> str:
-    middle = fixed(mean(by_seed.values()), 6)
-    return f"{middle} ± {fixed(stdev(by_seed.values()), 6)}" if len(by_seed) > 1 else middle
 
 
 def _epochs(record: RunRecord) -> object:

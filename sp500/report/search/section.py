@@ -31,8 +31,8 @@ class SearchSection(Section):
         return verdicts.find_suspects(found.record) + chosen if found.record else ""
 
     def sentences(self, found: Search, runs: Runs) -> list[str]:
-        """Return what the newest search found, and how the samplers of all searches compare."""
-        return [*verdicts.sentences(found), *samplers.verdicts(runs.records)]
+        """Return what the newest search found."""
+        return verdicts.sentences(found)
 
     def parts(self, found: Search, runs: Runs) -> tuple[Any, ...]:
         """Return tables of the arms, figures and tables of the trials, and the samplers.

@@ -25,8 +25,7 @@ def sentences(search: Search) -> list[str]:
     """Return all sentences on the search; nothing if no search ran."""
     if search.record is None:
         return []
-    numbers = search.compared
-    compared = arms.describe_programs(numbers, search.metric) if search.metric else arms.sentences(numbers)
+    compared = arms.sentences(search.compared, search.summary)
     lines = [*compared, *apart(search), *best(search), *splits(search), *luck(search)]
     return [find_suspects(search.record) + lines[0], *lines[1:]] if lines else []
 
