@@ -78,10 +78,6 @@ class FoldSection(Section):
         """Return the verdict, if there is such a run."""
         return [verdict(found)] if found else []
 
-    def lead(self, found: RunRecord | None, runs: Runs) -> str:
-        """Return the verdict without the count of folds."""
-        return summarize(found) if found else ""
-
     def parts(self, found: RunRecord | None, runs: Runs) -> tuple[Any, ...]:
         """Return figure, table, and remarks on earlier runs and on folds that failed.
 
@@ -109,40 +105,22 @@ def _detail(found: RunRecord) -> tuple[Any, ...]:
 
 
 def verdict(record: RunRecord) -> str:
-    """Return how many folds the model won against the best naive forecast, by how much, and whether by luck."""
-    rows = _good(record)
-    metric = METRIC.get(rows[0]["improvement"]["metric"], "test error")
-    trained = [row for row in rows if row["best_epoch"] != 0]
-    kept, better = len(rows) - len(trained), record.metrics["better"]
-    if trained:
-        counts = [f"{better} beat the best naive forecast (lower {metric})", f"{len(trained) - better} did not"]
-        counts += [f"{kept} kept the naive forecast that training starts from"] if kept else []
-        outcome = f"of {some(len(rows), 'fold')}, {formatting.join(counts)}. {_mean(record.metrics['improvement'])}"
-    else:
-        unchanged = f"{some(kept, 'fold')} kept the naive forecast that training starts from"
-        outcome = f"{unchanged}, so there is nothing to compare."
-    return f"{_introduce(record)}{outcome}{_but(record)}"
+    """Return how many folds the model won against the best naive forecast, by how much on average, and what weakens it.
 
-
-def summarize(record: RunRecord) -> str:
-    """Return the mean improvement over the folds in short; the verdict if it has no interval."""
-    gain = record.metrics["improvement"]
-    half = gain and _half_width(gain)
-    if half is None or all(row["best_epoch"] == 0 for row in _good(record)):
-        return verdict(record)
-    mean = gain["mean"]
-    low, high = (percent(end, 2, sign=True) for end in (mean - half, mean + half))
-    clear = f"{'better' if mean > 0 else 'worse'} than the naive forecasts"
-    word = clear if abs(mean) > half else "not clear whether better or worse"
-    improved = f"mean improvement of {gain['count']} folds {percent(mean, 2, sign=True)}"
-    return f"{_introduce(record)}{improved} (95% interval {low} to {high}), {word}.{_but(record)}"
-
-
-def _introduce(record: RunRecord) -> str:
-    """Return what was forecast and by which model, after a warning if the result is too good to be true."""
+    A result that is too good to be true has a warning before all else.
+    """
+    rows, gain = _good(record), record.metrics["improvement"]
     name = model_name(record.config["model"])
     subject = Group(record.name, formatting.reference_name(record.config["task"]), record, [], []).subject
-    return f"{_suspect(record)}{subject}, {name} re-trained for every fold: "
+    metric = METRIC.get(rows[0]["improvement"]["metric"], "test error")
+    won = f"{record.metrics['better']} of {some(len(rows), 'fold')} better than the best naive forecast in {metric}"
+    mean = "mean improvement not known"
+    if gain:
+        ends = _interval(gain)
+        between = " to ".join(percent(end, 2, sign=True) for end in ends) if ends else ""
+        known = f"95% interval {between}, {_judge(rows, gain)}" if ends else "one fold has no interval"
+        mean = f"mean improvement {percent(gain['mean'], 2, sign=True)} ({known})"
+    return f"{_suspect(record)}{subject}, {name} re-trained for every fold: {won}; {mean}.{_remarks(record)}"
 
 
 def _suspect(record: RunRecord) -> str:
@@ -154,16 +132,9 @@ def _suspect(record: RunRecord) -> str:
 
 
 def lines(record: RunRecord) -> list[str]:
-    """Return the run as lines for a terminal: every fold, mean and spread, and the verdict."""
+    """Return the run as lines for a terminal: every fold and the verdict."""
     kind = of_record(record.config)
-    printed = [f"  {line(row, kind)}" for row in record.folds or ()]
-    naive = {f"naive, {kind.name_naive(name)}": moments for name, moments in record.metrics["naive"].items()}
-    for name, moments in {"model": record.metrics["test"], **naive}.items():
-        spreads = [_spread(key, moments[key]) for key in _names(record) if key in moments]
-        printed.append(f"  mean over folds, {name}: {', '.join(spreads)}")
-    if held := [ratio for row in _good(record) if (ratio := _buy_and_hold(row).get(RATIO)) is not None]:
-        printed.append(f"  mean over folds, {formatting.BUY_AND_HOLD}: {_spread(RATIO, _moments(held))}")
-    return [*printed, verdict(record)]
+    return [*(f"  {line(row, kind)}" for row in record.folds or ()), verdict(record)]
 
 
 def line(row: FoldRow, kind: TaskKind) -> str:
@@ -174,94 +145,43 @@ def line(row: FoldRow, kind: TaskKind) -> str:
     gain, took = row["improvement"], f"epoch {row['best_epoch']}, {seconds(row['seconds'])}"
     key, word = SCORE.get(gain["metric"], gain["metric"]), against_naive(gain, row["best_epoch"])
     rival = kind.name_naive(gain["over"])
-    text = f"{_title(key)} {_number(key, row['test'][key])}, naive ({rival}) {_number(key, _rival(row)[key])}"
+    title, number = METRICS.get(key, (SCALED.get(key, key), "{:.6g}".format))
+    text = f"{title} {number(row['test'][key])}, naive ({rival}) {number(_rival(row)[key])}"
     if ends := bounds(gain):
         value, low, high = (percent(share, 2, sign=True) for share in (gain["value"], *ends))
         text += f", {value} ({low} to {high}, {word})"
-    return ", ".join([f"{head}: {text}", *_ratios(row), took])
-
-
-def _ratios(row: FoldRow) -> list[str]:
-    """Return the net Sharpe ratios of the model and of buy-and-hold with their intervals."""
-    parts = (("", row["test"]), (f"{formatting.BUY_AND_HOLD} ", _buy_and_hold(row)))
-    return [
-        f"{name}{metric.title} {metric.text(part)}"
-        for name, part in parts
-        for metric in columns([part])
-        if metric.key == RATIO
-    ]
+    return f"{head}: {text}, {took}"
 
 
 def _good(record: RunRecord) -> list[FoldRow]:
     return [row for row in record.folds or () if row["status"] == "ok"]
 
 
-def _own_names(record: RunRecord) -> list[str]:
-    """Return the names of the metrics of a user's task."""
-    return own_names([row["test"] for row in _good(record)])
+def _judge(rows: Sequence[FoldRow], gain: Spread) -> str:
+    """Return the side of zero of the mean improvement; 'naive kept' if all folds are the naive forecast themselves."""
+    low, high = _interval(gain) or (None, None)
+    kept = all(row["best_epoch"] == 0 for row in rows)
+    return against_naive({"low": low, "high": high}, 0 if kept else None)
 
 
-def _names(record: RunRecord) -> list[str]:
-    """Return the metrics that a terminal shows, each once."""
-    return list(dict.fromkeys((*SHOWN, _metric(record), *_own_names(record))))
-
-
-def _metric(record: RunRecord) -> str:
-    metric = _good(record)[0]["improvement"]["metric"]
-    return SCORE.get(metric, metric)
-
-
-def _moments(values: Sequence[float]) -> Spread:
-    return {"mean": fmean(values), "deviation": stdev(values) if len(values) > 1 else None, "count": len(values)}
-
-
-def _spread(key: str, moments: Spread) -> str:
-    spread = "" if moments["deviation"] is None else f" (spread {_number(key, moments['deviation'])})"
-    return f"{_title(key)} {_number(key, moments['mean'])}{spread}"
-
-
-def _title(key: str) -> str:
-    return METRICS[key][0] if key in METRICS else SCALED.get(key, key)
-
-
-def _number(key: str, value: float) -> str:
-    """Return a metric for a terminal, where an error is not scaled as it is in the report's columns."""
-    return METRICS[key][1](value) if key in METRICS else f"{value:.6g}"
-
-
-def _mean(gain: Spread | None) -> str:
-    """Return the mean improvement, and what its interval allows to say."""
-    if gain is None:
-        return "No improvement can be computed, since the naive forecast is never wrong."
-    mean, count, half = gain["mean"], gain["count"], _half_width(gain)
-    if half is None:
-        known = f"The improvement is {percent(mean, 2, sign=True)}."
-        return f"{known} One fold has no interval, so it is not clear whether that is more than luck."
-    low, high = (percent(end, 2, sign=True) for end in (mean - half, mean + half))
-    head = f"The mean improvement over all {count} folds is {percent(mean, 2, sign=True)}"
-    head += f" (95% interval {low} to {high}, Student's t)."
-    if abs(mean) <= half:
-        return f"{head} It is not clear whether the model is better or worse."
-    return f"{head} The model is {'better' if mean > 0 else 'worse'} than the naive forecasts."
-
-
-def _half_width(gain: Spread) -> float | None:
-    """Return half of the 95% interval of the mean over folds; None for one fold."""
+def _interval(gain: Spread) -> tuple[float, float] | None:
+    """Return the 95% interval of the mean over folds; None for one fold."""
     if gain["deviation"] is None:
         return None
-    return float(stdtrit(gain["count"] - 1, 0.975)) * gain["deviation"] / math.sqrt(gain["count"])
+    half = float(stdtrit(gain["count"] - 1, 0.975)) * gain["deviation"] / math.sqrt(gain["count"])
+    return gain["mean"] - half, gain["mean"] + half
 
 
-def _but(record: RunRecord) -> str:
-    """Return what weakens the verdict: folds that failed, or whose dates the choice of the config has seen."""
-    failed = record.metrics["failed"]
-    remarks = f" {some(failed, 'fold')} failed." if failed else ""
-    seen_folds = [str(row["fold"]) for row in _good(record) if row["blind"] is False]
-    if seen_folds:
-        single = len(seen_folds) == 1
+def _remarks(record: RunRecord) -> str:
+    """Return folds that kept the naive forecast or failed, and those whose dates the choice of the config has seen."""
+    rows, failed = _good(record), record.metrics["failed"]
+    kept = sum(row["best_epoch"] == 0 for row in rows)
+    seen = [str(row["fold"]) for row in rows if row["blind"] is False]
+    remarks = f" {some(kept, 'fold')} kept the naive forecast that training starts from." if kept else ""
+    remarks += f" {some(failed, 'fold')} failed." if failed else ""
+    if seen:
         remarks += (
-            f" {'Fold' if single else 'Folds'} {formatting.join(seen_folds)} {'is' if single else 'are'} not blind: "
-            "the search that chose the config validated on dates of the test or after."
+            f" Not blind, since the config was chosen on dates of the test or after: fold {formatting.join(seen)}."
         )
     return remarks
 
@@ -318,9 +238,12 @@ def _note(record: RunRecord) -> str:
 
 def _columns(record: RunRecord) -> list[Column]:
     """Return every column that has a mean: the three that are compared come first."""
-    rows, key = _good(record), _metric(record)
+    rows = _good(record)
+    key = SCORE.get(rows[0]["improvement"]["metric"], rows[0]["improvement"]["metric"])
     tests = [test for row in rows for test in (row["test"], _rival(row))]
-    shown = [metric for metric in columns(tests) if metric.key in {*SHOWN, _metric(record), *_own_names(record)}]
+    shown = [
+        metric for metric in columns(tests) if metric.key in {*SHOWN, key, *own_names([row["test"] for row in rows])}
+    ]
     compared = next(metric for metric in shown if metric.key == key)
     gain = Metric("Against naive", "value", partial(percent, digits=2, sign=True))
     rest = [metric for metric in shown if metric is not compared]
@@ -364,11 +287,7 @@ def _figure(record: RunRecord) -> Figure:
             label = f"{row['fold']}: {' to '.join(row['splits']['test'])}"
             dots.append(Dot(label, gain["value"], bounds(gain), against_naive(gain, row["best_epoch"])))
     if mean := record.metrics["improvement"]:
-        half, middle = _half_width(mean), mean["mean"]
-        ends = None if half is None else (middle - half, middle + half)
-        kept = all(row["best_epoch"] == 0 for row in _good(record))
-        word = against_naive({"low": ends and ends[0], "high": ends and ends[1]}, 0 if kept else None)
-        dots.append(Dot("mean", middle, ends, word, mark="D"))
+        dots.append(Dot("mean", mean["mean"], _interval(mean), _judge(_good(record), mean), mark="D"))
     caption = (
         "Improvement over the best naive forecast of each fold, with its 95% interval. The diamond is the mean of the "
         "folds with its interval by Student's t."
