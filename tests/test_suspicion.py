@@ -118,7 +118,7 @@ def test_every_verdict_on_a_file_with_tomorrow_in_it_begins_with_the_warning(csv
     for record in (trained, walked):
         assert any("gap (column open)" in note for note in record.data["notes"])
     (group,) = group_runs([trained.record])
-    assert verdicts.models(group)[0].startswith(WARNING)
+    assert verdicts.models(group).startswith(WARNING)
     for record in (trained, walked, scaled):
         lines = terminal.text(record.record, tmp_path).splitlines()
         assert sum(line.startswith(WARNING) for line in lines) == 1, record.name

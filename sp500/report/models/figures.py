@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from sp500 import formatting
@@ -76,7 +75,7 @@ def curves(group: Group, epochs: Mapping[str, Sequence[EpochMetrics]]) -> Figure
     panels = chart.subplots(down, ACROSS, squeeze=False).flatten()
     relative = group.kind.from_prices
     for panel, row in zip(panels, shown, strict=False):
-        (_relative if relative else _absolute)(panel, epochs[row["run"]], row)
+        _losses(panel, epochs[row["run"]], row, relative=relative)
     for panel in panels[len(shown) :]:
         panel.remove()
     before = "naive forecast" if relative else "untrained"
@@ -224,19 +223,18 @@ def confusion(group: Group) -> Figure | None:
     if best is None:
         return None
     matrix = best["test"]["confusion_matrix"]
-    classes = range(len(matrix))
+    classes = list(map(str, range(len(matrix))))
     chart = Canvas(figsize=(WIDE, 0.6 + SQUARE * len(matrix)))
     side, height = SQUARE * len(matrix), chart.get_figheight()
     axes = chart.add_axes((0.6 / WIDE, 0.1 / height, side / WIDE, side / height))
-    for truth, counts in enumerate(matrix):
-        for answer, count in enumerate(counts):
-            share = count / (sum(counts) or 1)
-            color = BLUE if truth == answer else ORANGE
-            corner, alpha = (answer - 0.5, truth - 0.5), 0.75 * share**0.5
-            axes.add_patch(Rectangle(corner, 1, 1, facecolor=color, alpha=alpha, edgecolor=RULE))
-            if count:
-                axes.text(answer, truth, f"{count}", ha="center", va="center", fontsize=8.5)
-    axes.set(xlim=(-0.5, len(matrix) - 0.5), ylim=(len(matrix) - 0.5, -0.5), xticks=classes, yticks=classes)
+    shares = np.array(matrix) / np.maximum(np.sum(matrix, axis=1, keepdims=True), 1)
+    axes.pcolormesh(shares**0.5, cmap="Blues", vmax=1.5, edgecolors=RULE, linewidth=0.8)
+    for truth, answer in np.argwhere(matrix):
+        axes.text(answer + 0.5, truth + 0.5, matrix[truth][answer], ha="center", va="center", fontsize=8.5)
+    centres = np.arange(len(matrix)) + 0.5
+    axes.set_xticks(centres, classes)
+    axes.set_yticks(centres, classes)
+    axes.invert_yaxis()
     axes.set(xlabel="predicted", ylabel="truth")
     axes.xaxis.tick_top()
     axes.xaxis.set_label_position("top")
@@ -253,49 +251,34 @@ def _best_of(shown: Sequence[Any], rows: Sequence[Any]) -> str:
     return "" if len(shown) == len(rows) else f" The {len(shown):,} best of {len(rows):,} models."
 
 
-def _absolute(axes: Axes, epochs: Sequence[EpochMetrics], row: ModelRow) -> None:
-    """Draw the losses themselves."""
-    valid = [(point.epoch, point.valid_loss) for point in epochs if point.valid_loss is not None]
-    best = [(epoch, loss) for epoch, loss in valid if epoch == row["best_epoch"]]
-    axes.plot([point.epoch for point in epochs], [point.train_loss for point in epochs], color=GREY)
-    axes.plot([epoch for epoch, _ in valid], [loss for _, loss in valid], color=BLUE)
-    axes.plot([epoch for epoch, _ in best], [loss for _, loss in best], "o", color=BLUE, markersize=5)
-    if row["untrained_loss"] is not None:
-        axes.axhline(row["untrained_loss"], color=ORANGE, linewidth=1, linestyle="--")
-    losses = [point.train_loss for point in epochs]
-    if max(losses) > ORDERS * min(losses) > 0:
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axes.yaxis.set_minor_formatter(NullFormatter())
-    else:
-        axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
-    _title(axes, epochs, row)
-
-
-def _title(axes: Axes, epochs: Sequence[EpochMetrics], row: ModelRow) -> None:
-    axes.set_title(
-        f"{fill(row['name'], 30)}\nepoch {row['best_epoch']} of {len(epochs)}", loc="left", fontsize=9, color=INK
-    )
-    axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-
-
-def _relative(axes: Axes, epochs: Sequence[EpochMetrics], row: ModelRow) -> None:
-    """Draw the losses in % above those of the best epoch: those of returns change by little."""
+def _losses(axes: Axes, epochs: Sequence[EpochMetrics], row: ModelRow, *, relative: bool) -> None:
+    """Draw the losses of a run, those of returns `relative`: in % above the best epoch's, since they change little."""
     # Epoch 0, the untrained model, has no line: then the first epoch is the base, and there is no dot.
     at = next((point for point in epochs if point.epoch == row["best_epoch"]), epochs[0])
-    valid = [(point.epoch, point.valid_loss) for point in epochs if point.valid_loss is not None]
-    axes.plot(
-        [point.epoch for point in epochs],
-        [100 * (point.train_loss / at.train_loss - 1) for point in epochs],
-        color=GREY,
-    )
     base = at.valid_loss or 1.0
-    axes.plot([epoch for epoch, _ in valid], [100 * (loss / base - 1) for _, loss in valid], color=BLUE)
-    best = [at.epoch] if at.epoch == row["best_epoch"] else []
-    axes.plot(best, [0] * len(best), "o", color=BLUE, markersize=5)
+
+    def scale(loss: float, by: float) -> float:
+        return 100 * (loss / by - 1) if relative else loss
+
+    numbers = [point.epoch for point in epochs]
+    train = [scale(point.train_loss, at.train_loss) for point in epochs]
+    valid = {point.epoch: scale(point.valid_loss, base) for point in epochs if point.valid_loss is not None}
+    best = [epoch for epoch in valid if epoch == row["best_epoch"]]
+    axes.plot(numbers, train, color=GREY)
+    axes.plot(list(valid), list(valid.values()), color=BLUE)
+    axes.plot(best, [valid[epoch] for epoch in best], "o", color=BLUE, markersize=5)
     if row["untrained_loss"] is not None:
-        axes.axhline(100 * (row["untrained_loss"] / base - 1), color=ORANGE, linewidth=1, linestyle="--")
-    axes.axhline(0, color=RULE, linewidth=0.8, zorder=0)
-    _title(axes, epochs, row)
+        axes.axhline(scale(row["untrained_loss"], base), color=ORANGE, linewidth=1, linestyle="--")
     axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:+,g}%".replace("-", formatting.MINUS) if value else "0%")
+    if relative:
+        axes.axhline(0, color=RULE, linewidth=0.8, zorder=0)
+        axes.yaxis.set_major_formatter(
+            lambda value, _: f"{value:+,g}%".replace("-", formatting.MINUS) if value else "0%"
+        )
+    elif max(train) > ORDERS * min(train) > 0:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    title = f"{fill(row['name'], 30)}\nepoch {row['best_epoch']} of {len(epochs)}"
+    axes.set_title(title, loc="left", fontsize=9, color=INK)
+    axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypedDict
 
@@ -134,11 +134,17 @@ def group_runs(records: Sequence[RunRecord], read: Read = keep_all) -> list[Grou
     groups = []
     for name, judged in members.items():
         rows = [_model(record, name, replaced, read) for record, replaced in judged]
-        _tell_apart(rows, [record for record, _ in judged])
+        members_of = [record for record, _ in judged]
+        names, runs = [row["name"] for row in rows], [record.name for record in members_of]
+        for row, apart in zip(rows, _tell_apart(names, list(map(_settings, members_of)), runs), strict=True):
+            row["name"] += f" ({apart})" if apart else ""
         rows.sort(key=_merit, reverse=True)
         newest = judged[-1][0]
         groups.append(Group(name, _task(newest), newest, rows, _naive(newest, name)))
-    return sorted(_tell_groups_apart(groups), key=lambda group: -len(group.models))
+    subjects, newest_of = [group.subject for group in groups], [group.newest for group in groups]
+    different = _tell_apart(subjects, list(map(_test_settings, newest_of)), [record.name for record in newest_of])
+    named = [replace(group, apart=text) for group, text in zip(groups, different, strict=True)]
+    return sorted(named, key=lambda group: -len(group.models))
 
 
 def list_without_metrics(records: Sequence[RunRecord]) -> list[ModelRow]:
@@ -245,36 +251,26 @@ def _model(record: RunRecord, group: str | None, replaced: list[str], read: Read
     }
 
 
-def _tell_apart(rows: list[ModelRow], records: Sequence[RunRecord]) -> None:
-    """Add to names that read alike what differs between them: 'mlp 64x2 (epochs 3)'."""
-    namesakes: dict[str, list[int]] = {}
-    for place, row in enumerate(rows):
-        namesakes.setdefault(row["name"], []).append(place)
-    for name, places in namesakes.items():
-        settings = [_settings(records[place]) for place in places]
-        differing = [key for key in settings[0] if any(other.get(key) != settings[0][key] for other in settings)]
-        for place, own in zip(places, settings, strict=True):
-            apart = ", ".join(f"{key} {formatting.setting(own.get(key))}" for key in differing)
-            # More than a few is a list of settings, not a name.
-            apart = apart if 0 < len(differing) <= NAME_PARTS else records[place].name
-            rows[place]["name"] = f"{name} ({apart})" if len(places) > 1 else name
+def _tell_apart(names: Sequence[str], settings: Sequence[Mapping[str, object]], runs: Sequence[str]) -> list[str]:
+    """Return for each name that others share what differs in their settings: 'epochs 3'; '' for a name of its own.
 
-
-def _tell_groups_apart(groups: Sequence[Group]) -> Iterator[Group]:
-    """Yield the groups, with the settings of their data that differ from those of groups with the same subject."""
-    namesakes: dict[str, list[dict[str, object]]] = {}
-    settings = [_test_settings(group.newest) for group in groups]
-    for group, own in zip(groups, settings, strict=True):
-        namesakes.setdefault(group.subject, []).append(own)
+    More than a few is a list of settings and no name: then it is the run's.
+    """
+    alike: dict[str, list[Mapping[str, object]]] = {}
+    for name, own in zip(names, settings, strict=True):
+        alike.setdefault(name, []).append(own)
     varied = {
-        subject: {key for own in alike for key in {*own, *alike[0]} if own.get(key) != alike[0].get(key)}
-        for subject, alike in namesakes.items()
+        name: {key for own in several for key in own if own[key] != several[0].get(key)}
+        | {key for own in several for key in several[0] if own.get(key) != several[0][key]}
+        for name, several in alike.items()
     }
-    for group, own in zip(groups, settings, strict=True):
-        differing = [key for key in own if key in varied[group.subject]]
-        apart = ", ".join(f"{key} {formatting.setting(own[key]) or formatting.NOTHING}" for key in differing)
-        named = apart if 0 < len(differing) <= NAME_PARTS else group.newest.name
-        yield replace(group, apart=named) if len(namesakes[group.subject]) > 1 else group
+    apart = []
+    for name, own, run in zip(names, settings, runs, strict=True):
+        differing = [key for key in own if key in varied[name]]
+        text = ", ".join(f"{key} {formatting.setting(own[key]) or formatting.NOTHING}" for key in differing)
+        text = text if 0 < len(differing) <= NAME_PARTS else run
+        apart.append(text if len(alike[name]) > 1 else "")
+    return apart
 
 
 def _test_settings(record: RunRecord) -> dict[str, object]:

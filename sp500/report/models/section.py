@@ -26,7 +26,7 @@ class ModelSection(Section):
 
     def sentences(self, found: tuple[list[Group], list[ModelRow]], runs: Runs) -> list[str]:
         """Return a sentence per set of test data."""
-        return [sentence for group in found[0][:GROUPS] for sentence in verdicts.models(group)]
+        return [verdicts.models(group) for group in found[0][:GROUPS]]
 
     def parts(self, found: tuple[list[Group], list[ModelRow]], runs: Runs) -> tuple[Any, ...]:
         """Return a table and figures per set of test data, the spread over seeds, and what is left out."""

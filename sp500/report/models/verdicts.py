@@ -5,17 +5,21 @@ Every sentence is computed from the findings, and says "slower", "worse" or "can
 
 from __future__ import annotations
 
+from collections import Counter
+
 from sp500.formatting import KEPT, METRIC, NOTHING, against_naive, percent, some
 from sp500.report.models.results import Group
 from sp500.runs.details import Elsewhere
 from sp500.runs.results import Improvement
 from sp500.suspicion import find_signs, warn
 
+OTHERS = {"worse": "worse", "unclear": "unclear", KEPT: "kept the naive forecast", NOTHING: "without an interval"}
+"""What is said of models that are not better."""
 
-def models(group: Group) -> list[str]:
+
+def models(group: Group) -> str:
     """Return how many models beat the best naive forecast, after a warning if that is too good to be true."""
-    first, *rest = _compare(group)
-    return [find_suspects(group) + first, *rest]
+    return find_suspects(group) + _compare(group)
 
 
 def tries(name: str, elsewhere: Elsewhere) -> str:
@@ -32,36 +36,21 @@ def tries(name: str, elsewhere: Elsewhere) -> str:
     return text
 
 
-def _compare(group: Group) -> list[str]:
-    """Return how many have an interval that excludes zero."""
+def _compare(group: Group) -> str:
+    """Return how many are better and worse than the best naive forecast by intervals that exclude zero."""
     # The same settings in two arms are one model.
     judged = {row["fingerprint"]: (row, gain) for row in group.models if (gain := row["improvement"])}
     if not judged:
-        return [_accuracies(group)]
+        return _accuracies(group)
     _, first = next(iter(judged.values()))
-    rival = f"the best naive forecast ({group.kind.name_naive(first['over'])})"
-    contest = f"{rival} on {METRIC.get(first['metric'], first['metric'])}"
     if all(gain["value"] is None for _, gain in judged.values()):
-        return [describe_unbeatable(group, first)]
-    words = [(row["name"], gain, against_naive(gain, group.naive_epoch(row))) for row, gain in judged.values()]
-    judged_words = [entry for entry in words if entry[2] != NOTHING]
-    if not judged_words:
-        part = f"without intervals, none of {some(len(judged), 'model')} can be said to beat"
-        return [f"{group.subject}: {part} {contest}."]
-    better = [(name, gain) for name, gain, word in judged_words if word == "better"]
-    worse, unchanged = (sum(word == entry for *_, word in judged_words) for entry in ("worse", KEPT))
-    rest = _others(worse, unchanged, len(judged_words))
-    if better:
-        gains = "; ".join(f"{name} {_gain(gain)}" for name, gain in better)
-        part = f"{len(better)} of {some(len(judged_words), 'model')} {'beats' if len(better) == 1 else 'beat'}"
-        verdict = f"{part} {contest} with 95% confidence."
-        rest[:0] = [f"By how much: {gains}.", "Luck alone does so for one model in 40."]
-    else:
-        part = "the one model does not beat" if len(judged_words) == 1 else f"none of {len(judged_words)} models beats"
-        usual = ", as is usual for daily returns" if _is_daily(group) else ""
-        verdict = f"{part} {contest} with 95% confidence{usual}."
-    once = ["Settings that ran in two arms count once."] if len(judged) < len(group.models) else []
-    return [f"{group.subject}: {verdict}", *rest, *once]
+        return describe_unbeatable(group, first)
+    words = Counter(against_naive(gain, group.naive_epoch(row)) for row, gain in judged.values())
+    rest = [f"{words[word]} {said}" for word, said in OTHERS.items() if words[word]]
+    rival, metric = group.kind.name_naive(first["over"]), METRIC.get(first["metric"], first["metric"])
+    won = f"{words['better']} of {some(len(judged), 'model')} better than the best naive forecast ({rival})"
+    luck = " Luck alone makes one model in 40 better." if words["better"] else ""
+    return f"{group.subject}: {', '.join([f'{won} on {metric} with 95% confidence', *rest])}.{luck}"
 
 
 def describe_unbeatable(group: Group, gain: Improvement) -> str:
@@ -79,16 +68,6 @@ def find_suspects(group: Group) -> str:
     return warn(named[0] + others) if named else ""
 
 
-def _others(worse: int, unchanged: int, of: int) -> list[str]:
-    """Return how many models are worse, and how many are the naive forecast themselves."""
-    lines = []
-    if worse:
-        lines.append(f"{'It is' if of == 1 else f'{worse} is' if worse == 1 else f'{worse} are'} reliably worse.")
-    if unchanged:
-        lines.append(f"{'It' if of == 1 else unchanged} kept the naive forecast: no epoch lowered the validation loss.")
-    return lines
-
-
 def _accuracies(group: Group) -> str:
     best = group.models[0]
     parts = [f"{best['name']} reaches {percent(best['test'].get('accuracy'))} test accuracy"]
@@ -97,13 +76,3 @@ def _accuracies(group: Group) -> str:
     limit = best["test"].get("best_possible_accuracy")
     known = f"; {percent(limit)} is the best possible" if limit is not None else ""
     return f"{group.subject}: {' against '.join(parts)}{known}."
-
-
-def _gain(improvement: Improvement) -> str:
-    low, high = (percent(end, sign=True) for end in (improvement["low"], improvement["high"]))
-    return f"{percent(improvement['value'], sign=True)} ({low} to {high})"
-
-
-def _is_daily(group: Group) -> bool:
-    """Return whether the group forecasts the next day of real prices."""
-    return group.kind.real and "splits" in group.newest.data and group.horizon == 1
