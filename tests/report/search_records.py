@@ -1,13 +1,13 @@
 """Records of searches, as the tests of the report make them."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
-from result_rows import chosen, search_summary
+from result_rows import NOW as START
+from result_rows import chosen, run_record, search_summary
 
-from sp500.runs.record import Machine, RunRecord, Seconds
+from sp500.runs.record import RunRecord, Seconds
 
-START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 VALID = {
     "mse": 1.0e-4,
     "r2": 0.002,
@@ -29,19 +29,15 @@ def side(name: str, minute: int, arm: str, seconds: float, loss: float = 0.4, **
     """A search of 18 configs that ended `minute` minutes after the first; `more` goes into what it says of itself."""
     ended = START + timedelta(minutes=minute)
     config: dict[str, Any] = {"task": "returns", "data": {}, "model": {"kind": "mlp", "hidden": 64, "layers": 2}}
-    return RunRecord(
-        name=name,
+    return run_record(
+        name,
         experiment="tune",
         arm=arm,
-        status="ok",
         config=config | {"data": {"horizon": more.pop("horizon", 1)}},
         fingerprint="c07",
-        seed=0,
         started=ended - timedelta(seconds=seconds),
         finished=ended,
         seconds=Seconds(setup=1, train=1, total=seconds),
-        machine=Machine(cpus=2, memory_bytes=8 << 30, threads=1, system="test"),
-        versions={},
         metrics=more.pop("metrics", {"valid": VALID, "test": TEST, "naive": {}}),
         search=search_summary(cores=1 if arm == "sequential" else 2, best=chosen(valid_loss=loss)) | more,
     )

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from result_rows import search_summary
+from result_rows import NOW, cells, machine, run_record, search_summary
 from scale_rows import one
 
 from sp500 import formatting
 from sp500.report import costs, page
-from sp500.report.tables import Table
 from sp500.runs.cost import RateTable
-from sp500.runs.record import Machine, RunRecord, Seconds
+from sp500.runs.record import RunRecord, Seconds
 
-START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 # An hour of the cluster below: 2 workers of 10 CPUs at 0.1, nothing beside them.
 RATES = RateTable.model_validate(
     {
@@ -36,28 +34,16 @@ CLUSTER |= {"worker_GPU": 0.0, "worker_memory": 2.0**30}
 
 def record(name: str, seconds: float, cluster: dict[str, float] | None = None, **changes: Any) -> RunRecord:
     fields: dict[str, Any] = {
-        "name": name,
-        "experiment": "train",
         "arm": "ray" if cluster else "solo",
-        "status": "ok",
         "config": {"task": "returns", "model": {"kind": "linear"}, "train": {}, "data": {}},
-        "fingerprint": name,
-        "seed": 0,
-        "started": START,
-        "finished": START + timedelta(seconds=seconds),
+        "finished": NOW + timedelta(seconds=seconds),
         "seconds": Seconds(setup=10, train=seconds - 10, total=seconds),
         "samples": 4_000_000,
         "num_workers": 2 if cluster else 0,
-        "machine": Machine(cpus=2, memory_bytes=8 << 30, threads=1, system="test", cluster=cluster or {}),
-        "versions": {},
+        "machine": machine(cluster),
         "metrics": {"test": {"mse": 1.0, "samples": 5}, "naive": {"zero": {"mse": 1.1}}},
     }
-    return RunRecord(**(fields | changes))
-
-
-def column(table: Table, title: str) -> list[str]:
-    place = [one.title for one in table.columns].index(title)
-    return [row.cells[place] for row in table.rows]
+    return run_record(name, **(fields | changes))
 
 
 def written(folder: Path, *records: RunRecord, rates: RateTable | None = RATES, **more: Any) -> str:
@@ -110,9 +96,9 @@ def test_search_tells_what_each_finished_config_cost() -> None:
     side = record("search", 1800, CLUSTER, experiment="tune", arm="ray", search=search)
     found = costs.search_table(costs.of([side], [], RATES), {"Ray Tune": side})
     assert found is not None
-    assert column(found, "EUR per finished config") == ["0.10"]
-    assert column(found, "Cost, EUR") == ["1.00"]
-    assert column(found, "Node-seconds") == ["3,600"]
+    assert cells(found, "EUR per finished config") == ["0.10"]
+    assert cells(found, "Cost, EUR") == ["1.00"]
+    assert cells(found, "Node-seconds") == ["3,600"]
 
 
 def test_error_of_the_back_test_is_in_the_report_also_without_prices(tmp_path: Path) -> None:

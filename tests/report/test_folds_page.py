@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 import pytest
+from result_rows import run_record
 
 from sp500.report import folds, page, terminal
 from sp500.report.section import Runs
 from sp500.report.tables import Table
-from sp500.runs.record import Machine, RunRecord, Seconds
+from sp500.runs.record import RunRecord
 from sp500.studies.walk_forward_folds import summary
 
-NOW = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 UP = [0.01, 0.02, 0.03]
 EVIL = "diverged <b>&"
 
@@ -56,31 +55,17 @@ def failed(number: int) -> dict[str, Any]:
 
 
 def record(rows: list[dict[str, Any]], **changes: Any) -> RunRecord:
-    fields: dict[str, Any] = {
-        "name": "walk",
-        "experiment": "walk_forward",
-        "arm": "solo",
-        "status": "ok",
-        "config": {
-            "task": "returns",
-            "model": {"kind": "mlp", "hidden": 64, "layers": 2},
-            "train": {},
-            "data": {"horizon": 1},
-            "eval": {"cost_bps": 1.0},
-            "io": {"save_dir": "runs"},
-        },
-        "fingerprint": "f",
-        "seed": 0,
-        "started": NOW,
-        "finished": NOW,
-        "seconds": Seconds(setup=2, train=7, total=10),
-        "machine": Machine(cpus=2, memory_bytes=8 << 30, threads=1, system="test"),
-        "versions": {},
-        "data": {"source": "bundled", "tickers": ["AAPL", "KO"]},
-        "metrics": summary(rows),
-        "folds": rows,
+    config = {
+        "task": "returns",
+        "model": {"kind": "mlp", "hidden": 64, "layers": 2},
+        "train": {},
+        "data": {"horizon": 1},
+        "eval": {"cost_bps": 1.0},
+        "io": {"save_dir": "runs"},
     }
-    return RunRecord(**(fields | changes))
+    data = {"source": "bundled", "tickers": ["AAPL", "KO"]}
+    fields = {"experiment": "walk_forward", "config": config, "data": data, "metrics": summary(rows), "folds": rows}
+    return run_record(**({"name": "walk"} | fields | changes))
 
 
 def gains(*values: float | None, **changes: Any) -> RunRecord:

@@ -1,41 +1,25 @@
 """The files that a report writes: complete, self-contained, safe against what a run's reason says."""
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
-from result_rows import chosen, search_summary
+from result_rows import NOW, chosen, run_record, search_summary
 from scale_rows import one
 
 from sp500.report import page, tables
-from sp500.runs.record import EpochMetrics, Machine, RunRecord, Seconds
+from sp500.runs.record import EpochMetrics, RunRecord
 from sp500.runs.trials import TrialResult
 
-START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 EVIL = "loss is <script>alert(1)</script> & not finite"
 
 
 def record(name: str, minute: int, **changes: Any) -> RunRecord:
-    ended = START + timedelta(minutes=minute)
-    config = {"task": "returns", "model": {"kind": "mlp", "hidden": 64, "layers": 2}, "train": {}, "data": {}}
-    fields: dict[str, Any] = {
-        "name": name,
-        "experiment": "train",
-        "arm": "solo",
-        "status": "ok",
-        "config": config,
-        "fingerprint": name,
-        "seed": 0,
-        "started": ended,
-        "finished": ended,
-        "seconds": Seconds(setup=2, train=7, total=10),
-        "machine": Machine(cpus=2, memory_bytes=8 << 30, threads=1, system="test"),
-        "versions": {},
-    }
-    return RunRecord(**(fields | changes))
+    ended = NOW + timedelta(minutes=minute)
+    return run_record(name, **({"started": ended, "finished": ended} | changes))
 
 
 def trained(name: str, minute: int, **changes: Any) -> RunRecord:

@@ -3,41 +3,27 @@
 
 import json
 import re
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from matplotlib.axes import Axes
+from result_rows import cells, run_record
 from scale_rows import GIB, one
 
 from sp500.report import page, terminal
 from sp500.report.scale import figures, verdicts
 from sp500.report.scale.results import Row, Scale, collect, compare_errors, tables
-from sp500.runs.record import Machine, RunRecord, Seconds
+from sp500.runs.record import RunRecord
 
-NOW = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 CLUSTER = {"place": "cluster", "hardware": "nodes with 1 CPUs, 4.0 GiB", "cores": 16}
-MACHINE = Machine(cpus=2, memory_bytes=8 << 30, threads=1, system="test")
 
 
 def record(rows: list[Row], **changes: Any) -> RunRecord:
-    fields: dict[str, Any] = {
-        "name": "scale",
-        "experiment": "scale",
-        "arm": "all",
-        "status": "ok",
-        "config": {"data": {}, "io": {"save_dir": "runs"}},
-        "fingerprint": "f",
-        "seed": 0,
-        "started": NOW,
-        "finished": NOW,
-        "seconds": Seconds(setup=2, train=7, total=10),
-        "machine": MACHINE,
-        "versions": {},
-        "scale": rows,
-    }
-    return RunRecord(**(fields | changes))
+    config = {"data": {}, "io": {"save_dir": "runs"}}
+    return run_record(
+        **{"name": "scale", "experiment": "scale", "arm": "all", "config": config, "scale": rows} | changes
+    )
 
 
 def found(*rows: Row, **changes: Any) -> Scale:
@@ -46,11 +32,6 @@ def found(*rows: Row, **changes: Any) -> Scale:
 
 def merged(*rows: Row) -> list[Row]:
     return found(*rows).rows
-
-
-def cells(table: Any, title: str) -> list[str]:
-    place = [column.title for column in table.columns].index(title)
-    return [row.cells[place] for row in table.rows]
 
 
 def test_arms_are_compared_at_the_largest_size_that_both_trained() -> None:

@@ -4,7 +4,7 @@
 from typing import Any
 
 import pytest
-from result_rows import chosen, search_summary
+from result_rows import cells, chosen, search_summary
 from search_records import side
 
 from sp500.report.search import figures, results
@@ -13,17 +13,10 @@ from sp500.report.search.arms import sentences as arm_sentences
 from sp500.report.search.section import SearchSection
 from sp500.report.search.verdicts import sentences
 from sp500.report.section import Runs
-from sp500.report.tables import Table
 from sp500.runs import compare
 from sp500.runs.record import RunRecord
 from sp500.runs.results import SearchComparison
 from sp500.runs.trials import TrialResult
-
-
-def cells(table: Table | None, title: str) -> list[str]:
-    assert table is not None
-    place = [column.title for column in table.columns].index(title)
-    return [row.cells[place] for row in table.rows]
 
 
 def timed(**numbers: Any) -> RunRecord:

@@ -10,6 +10,7 @@ from typing import Any
 
 import optuna
 import pytest
+from result_rows import cells
 from search_records import START, VALID, side
 
 from sp500.report import page
@@ -17,7 +18,6 @@ from sp500.report.search import figures, hyperparameters, results, tables
 from sp500.report.search.hyperparameters import Trial
 from sp500.report.search.results import Search
 from sp500.report.search.verdicts import best, luck, sentences
-from sp500.report.tables import Table
 from sp500.runs.results import SearchComparison
 from sp500.runs.trials import TrialResult
 
@@ -54,12 +54,6 @@ def grid(*, dead: bool = False) -> list[TrialResult]:
         loss = 1.0 + 0.1 * (number % 4) + 0.01 * (number // 4 % 3)
         found.append(trial(f"c{number:02}", loss, 2.0 * (number + 1), lr=lr, hidden=width, layers=layers))
     return [*found, trial("c99", None, 60.0, lr=0.1, hidden=32, layers=1)] if dead else found
-
-
-def cells(table: Table | None, title: str) -> list[str]:
-    assert table is not None
-    place = [column.title for column in table.columns].index(title)
-    return [row.cells[place] for row in table.rows]
 
 
 # How far the best can be trusted.

@@ -1,32 +1,16 @@
 """Methods against each other, over seeds: computed by hand."""
 
-from datetime import UTC, datetime
-
 import pytest
-from result_rows import chosen, search_summary
+from result_rows import chosen, run_record, search_summary
 
 from sp500.report.search import samplers
-from sp500.runs.record import Machine, RunRecord, Seconds
-
-AT = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 
 
 def search(method, seed, loss, *, space="wide", configs=60, epochs=3, arm="ray", status="ok"):
-    return RunRecord(
-        name=f"{method}-{seed}",
-        experiment="tune",
-        arm=arm,
-        status=status,
-        config={"data": {"window": 30}, "train": {"epochs": epochs}},
-        fingerprint="f",
-        seed=seed,
-        started=AT,
-        finished=AT,
-        seconds=Seconds(setup=1, train=1, total=2),
-        machine=Machine(cpus=2, memory_bytes=8 << 30, threads=1, system="test"),
-        versions={},
-        search=search_summary(space=space, configs=configs, method=method, best=chosen(valid_loss=loss)),
-    )
+    summary = search_summary(space=space, configs=configs, method=method, best=chosen(valid_loss=loss))
+    config = {"data": {"window": 30}, "train": {"epochs": epochs}}
+    facts = {"experiment": "tune", "arm": arm, "status": status, "seed": seed, "fingerprint": "f"}
+    return run_record(f"{method}-{seed}", config=config, search=summary, **facts)
 
 
 CONTEST = [search("tpe", seed, loss) for seed, loss in enumerate((0.40, 0.42, 0.44))]

@@ -1,19 +1,18 @@
 """What tables and verdicts say of models, against small records whose answers can be read off."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from markdown_it import MarkdownIt
-from result_rows import search_summary
+from result_rows import NOW, run_record, search_summary
 
 from sp500 import formatting
 from sp500.report import tables, terminal
 from sp500.report.models import results, scores, verdicts
-from sp500.runs.record import Machine, RunRecord, Seconds
+from sp500.runs.record import RunRecord
 
-START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 DATA = {
     "source": "bundled",
     "sha256": "ab" * 32,
@@ -30,23 +29,9 @@ NAIVE = {
 
 def record(name: str, minute: int = 0, **changes: Any) -> RunRecord:
     """A run that ended well, `minute` minutes after the first."""
-    ended = START + timedelta(minutes=minute, seconds=30)
-    fields: dict[str, Any] = {
-        "name": name,
-        "experiment": "train",
-        "arm": "solo",
-        "status": "ok",
-        "config": {"task": "returns", "model": {"kind": "mlp", "hidden": 64, "layers": 2}, "train": {}, "data": {}},
-        "fingerprint": name,
-        "seed": 0,
-        "started": ended - timedelta(seconds=10),
-        "finished": ended,
-        "seconds": Seconds(setup=2, train=7, total=10),
-        "machine": Machine(cpus=2, memory_bytes=8 << 30, threads=1, system="test"),
-        "versions": {"git": "0123456789ab"},
-        "data": DATA,
-    }
-    return RunRecord(**(fields | changes))
+    ended = NOW + timedelta(minutes=minute, seconds=30)
+    fields = {"started": ended - timedelta(seconds=10), "finished": ended, "data": DATA}
+    return run_record(name, **(fields | {"versions": {"git": "0123456789ab"}} | changes))
 
 
 def scored(mse: float, low: float | None, high: float | None) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from rate_list import CLUSTER, GIB, RATES, TABLE, WORKER
-from result_rows import search_summary
+from result_rows import machine, run_record, search_summary
 
 from sp500.runs import cost
 from sp500.runs.cost import Pods, RateTable
-from sp500.runs.record import Machine, RunRecord, Seconds
-
-NOW = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
+from sp500.runs.record import RunRecord, Seconds
 
 
 def record(seconds: float = 3600.0, cluster: dict[str, float] | None = None, **changes: Any) -> RunRecord:
     known = {key: changes.pop(key) for key in ("simulated_nodes", "pod") if key in changes}
-    machine = Machine(cpus=2, memory_bytes=8 * GIB, threads=1, system="test", cluster=cluster or {}, **known)
-    return RunRecord(
-        **{
-            "name": "run", "experiment": "train", "arm": "ray", "status": "ok", "config": {}, "fingerprint": "f",
-            "seed": 0, "started": NOW, "finished": NOW, "num_workers": 3, "machine": machine, "versions": {},
-            "seconds": Seconds(setup=1, train=1, total=seconds, earlier=changes.pop("earlier", 0.0)), **changes,
-        }
-    )  # fmt: skip
+    took = Seconds(setup=1, train=1, total=seconds, earlier=changes.pop("earlier", 0.0))
+    facts = {"arm": "ray", "config": {}, "num_workers": 3, "machine": machine(cluster, **known), "seconds": took}
+    return run_record(**(facts | changes))
 
 
 # Workers: 3 * (4 * 0.05 + 16 * 0.01) = 1.08 an hour; head: 0.05 + 0.02 = 0.07; half an hour of 1.15 is 0.575.

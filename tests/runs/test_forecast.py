@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from rate_list import CLUSTER, RATES, TABLE, WORKER
-from result_rows import search_summary, shard_facts
+from result_rows import NOW, machine, run_record, search_summary, shard_facts
 
 from sp500.report import costs
 from sp500.report.search import results
 from sp500.runs import compare, forecast, scaling
 from sp500.runs.cost import RateTable
 from sp500.runs.forecast import Question
-from sp500.runs.record import Machine, RunRecord, Seconds
+from sp500.runs.record import RunRecord, Seconds
 
-NOW = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 START, WORK, SIGMA, KAPPA = 30.0, 100.0, 0.1, 0.01
 
 
@@ -29,15 +28,13 @@ def record(workers: int, minute: int = 0, train: float | None = None, **changes:
     took = train_seconds(workers or 1) if train is None else train
     cluster = changes.pop("cluster", CLUSTER | WORKER)
     nodes = changes.pop("simulated_nodes", 0)
-    machine = Machine(cpus=2, memory_bytes=2**33, threads=1, system="test", cluster=cluster, simulated_nodes=nodes)
-    return RunRecord(
-        **{
-            "name": f"scale-{workers}-{minute}", "experiment": "scale", "arm": "ray", "status": "ok", "config": {},
-            "fingerprint": "f", "seed": 0, "started": NOW, "finished": NOW + timedelta(minutes=minute), "samples": 1000,
-            "seconds": Seconds(setup=START, train=took, total=START + took), "num_workers": workers,
-            "machine": machine, "versions": {}, **changes,
-        }
-    )  # fmt: skip
+    facts: dict[str, Any] = {
+        "experiment": "scale", "arm": "ray", "config": {}, "fingerprint": "f", "samples": 1000,
+        "finished": NOW + timedelta(minutes=minute), "num_workers": workers,
+        "seconds": Seconds(setup=START, train=took, total=START + took),
+        "machine": machine(cluster, simulated_nodes=nodes),
+    }  # fmt: skip
+    return run_record(**({"name": f"scale-{workers}-{minute}"} | facts | changes))
 
 
 def asked(*records: RunRecord, rates: RateTable | None = RATES, **changes: Any) -> dict[str, Any]:

@@ -1,34 +1,28 @@
 """Break-even, strong and weak scaling, against numbers worked out by hand."""
 
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from result_rows import shard_facts
+from result_rows import run_record, shard_facts
 
 from sp500.runs import scaling
 from sp500.runs.record import EpochMetrics, Machine, RunRecord, Seconds
 from sp500.runs.results import ScaleRow
 
-NOW = datetime(2026, 1, 5, tzinfo=UTC)
 EPOCH: dict[str, Any] = {"train_loss": 1.0, "valid_loss": 1.0, "samples": 1000, "seconds": 6, "train_seconds": 5}
 EPOCHS = [EpochMetrics(epoch=number, first_batch_seconds=wait, **EPOCH) for number, wait in ((1, 3.0), (2, 0.0))]
 
 
 def record(**changes: Any) -> RunRecord:
-    return RunRecord(
-        **{
-            "name": "r", "experiment": "scale", "arm": "streaming", "status": "ok",
-            "config": {"data": {"multiplier": 10}}, "fingerprint": "f", "seed": 0,
-            "started": NOW, "finished": NOW, "versions": {}, "samples": 3000,
-            "seconds": Seconds(setup=4, train=15, total=20), "samples_per_second": 200.0,
-            "warm_samples_per_second": 250.0, "peak_memory_bytes": 10**8, "metrics": {"test": {"mse": 2e-4}},
-            "machine": Machine(cpus=2, memory_bytes=8 << 30, threads=1, system="test"),
-            "data": {"windows": {"train": 1000, "test": 50}, "shards": shard_facts()}, **changes,
-        }
-    )  # fmt: skip
+    facts: dict[str, Any] = {
+        "experiment": "scale", "arm": "streaming", "config": {"data": {"multiplier": 10}},
+        "samples": 3000, "seconds": Seconds(setup=4, train=15, total=20), "samples_per_second": 200.0,
+        "warm_samples_per_second": 250.0, "peak_memory_bytes": 10**8, "metrics": {"test": {"mse": 2e-4}},
+        "data": {"windows": {"train": 1000, "test": 50}, "shards": shard_facts()},
+    }  # fmt: skip
+    return run_record(**(facts | changes))
 
 
 def one(arm: str, rate: float | None, *, fixed: float = 0.0, workers: int = 0, **changes: Any) -> ScaleRow:

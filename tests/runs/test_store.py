@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from result_rows import run_record
 
 from sp500.config import IOConfig, RunConfig
 from sp500.errors import ConfigError, DiskError, RunExists, RunLocked
@@ -26,14 +27,11 @@ START = datetime(2024, 1, 2, tzinfo=UTC)
 
 
 def record(name: str = "run", minutes: int = 0, **other: object) -> RunRecord:
-    return RunRecord.model_validate(
-        {
-            "name": name, "experiment": "train", "arm": "solo", "status": "ok", "config": {"task": "returns"},
-            "fingerprint": "0" * 16, "seed": 0, "started": START, "finished": START + timedelta(minutes=minutes),
-            "seconds": Seconds(setup=1, train=2, total=3), "machine": machine(1), "versions": {"python": "3.11"},
-            **other,
-        }
-    )  # fmt: skip
+    facts = {
+        "config": {"task": "returns"}, "fingerprint": "0" * 16, "started": START, "machine": machine(1),
+        "finished": START + timedelta(minutes=minutes), "seconds": Seconds(setup=1, train=2, total=3),
+    }  # fmt: skip
+    return run_record(name, **(facts | other))
 
 
 def epoch(number: int) -> EpochMetrics:
