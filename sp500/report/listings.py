@@ -33,32 +33,34 @@ class CostSection(Section):
         return found.numbers
 
 
-class DataSection(Section):
+class Listing(Section):
+    """A section of tables and remarks alone, for those who check."""
+
+    appendix = True
+
+    def parts(self, found: Sequence[Any], runs: Runs) -> Sequence[Any]:
+        """Return what was collected."""
+        return found
+
+
+class DataSection(Listing):
     """The data that runs have read."""
 
-    name, appendix = "data", True
+    name = "data"
 
-    def collect(self, runs: Runs) -> tuple[Any, ...]:
+    def collect(self, runs: Runs) -> Sequence[Any]:
         """Return notes and a card of each dataset."""
-        return (*tables.notes(runs.records), *tables.data_cards(runs.records))
-
-    def parts(self, found: tuple[Any, ...], runs: Runs) -> tuple[Any, ...]:
-        """Return the same."""
-        return found
+        return [*tables.notes(runs.records), *tables.data_cards(runs.records)]
 
 
-class RunSection(Section):
+class RunSection(Listing):
     """All runs, and how fast they trained."""
 
-    name, appendix = "runs", True
+    name = "runs"
 
-    def collect(self, runs: Runs) -> tuple[Any, ...]:
+    def collect(self, runs: Runs) -> Sequence[Any]:
         """Return the tables."""
-        return (tables.runs(runs.records, runs.costs.cells), *tables.throughput(runs.records)) if runs.records else ()
-
-    def parts(self, found: tuple[Any, ...], runs: Runs) -> tuple[Any, ...]:
-        """Return the same."""
-        return found
+        return [tables.runs(runs.records, runs.costs.cells), *tables.throughput(runs.records)] if runs.records else []
 
 
 class DamagedSection(Section):

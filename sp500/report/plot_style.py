@@ -141,9 +141,8 @@ def canvas(
     labels: Sequence[str],
     *,
     right: float,
-    above: float = 0.03,
-    below: float = 0.03,
-    width: float = WIDTH,
+    below: float,
+    width: float,
 ) -> tuple[Canvas, Axes]:
     """Return a chart with one labelled line per item, first on top.
 
@@ -156,26 +155,11 @@ def canvas(
     labels = [label if len(label) <= most else f"{label[: most - 1]}\u2026" for label in labels]
     # The charts of the first screen begin at one place.
     left = LETTER * max(*map(len, labels), LONGEST if width == SMALL else 0) + 0.1
-    chart.subplots_adjust(left / width, below / height, 1 - right / width, 1 - above / height)
+    chart.subplots_adjust(left / width, below / height, 1 - right / width, 1 - 0.03 / height)
     axes = chart.subplots()
     axes.set(ylim=(len(labels) - 0.4, -0.6), yticks=range(len(labels)))
     axes.set_yticklabels(labels, color=INK, fontsize=9)
     return chart, axes
-
-
-def bar(
-    axes: Axes, place: int, value: float, text: str, color: str, *, hollow: bool = False, at: float | None = None
-) -> None:
-    """Draw a bar with its number at the end or `at` another place; hollow: it was not measured."""
-    axes.barh(place, value, height=0.6, color="none" if hollow else color, edgecolor=color if hollow else None)
-    axes.annotate(text, (value if at is None else at, place), xytext=(5, 0), textcoords="offset points", va="center")
-    axes.set(xticks=[], xlim=(0, max(1.02 * value, axes.get_xlim()[1] if place else 0) or 1))
-    axes.spines["bottom"].set_visible(False)
-
-
-def move_behind(text: str, value: float, line: float, per_inch: float) -> float | None:
-    """Return the place of a bar's number if it is not the bar's end: behind a line that would cross it."""
-    return line if value <= line < value + (LETTER * len(text) + 0.1) * per_inch else None
 
 
 @apply_style()
@@ -188,16 +172,20 @@ def draw_bars(
     chart, axes = canvas(
         0.06 + 0.29 * len(bars) + below, [item.label for item in bars], right=right, below=below, width=width
     )
-    room = axes.get_position().width * width
-    most = max(*(item.value for item in bars), line[0] if line else 0.0)
+    value, text = line or (0.0, "")
+    most = 1.02 * max(*(item.value for item in bars), value) or 1.0
+    axes.set(xticks=[], xlim=(0, most))
+    axes.spines["bottom"].set_visible(False)
+    letter = LETTER * most / (axes.get_position().width * width)
     for place, item in enumerate(bars):
-        at = move_behind(item.text, item.value, line[0], most / room) if line else None
-        bar(axes, place, item.value, item.text, item.color, hollow=item.hollow, at=at)
+        color, edge = ("none", item.color) if item.hollow else (item.color, None)
+        axes.barh(place, item.value, height=0.6, color=color, edgecolor=edge)
+        # A number that the line would cross is behind the line.
+        end = value if item.value <= value < item.value + letter * (len(item.text) + 1.5) else item.value
+        axes.annotate(item.text, (end, place), xytext=(5, 0), textcoords="offset points", va="center")
     if line:
-        value, text = line
-        axes.set_xlim(0, max(axes.get_xlim()[1], 1.02 * value))
         axes.axvline(value, color=INK, linestyle="--", linewidth=0.9)
-        late = value > 0.5 * axes.get_xlim()[1]
+        late = value > 0.5 * most
         axes.annotate(
             text, (value, 0), xycoords=("data", "axes fraction"), xytext=(-3 if late else 3, -3),
             textcoords="offset points", ha="right" if late else "left", va="top", fontsize=8.5, color=MUTED,

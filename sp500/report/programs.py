@@ -48,8 +48,8 @@ class ProgramSection(Section):
         ]
 
     def sentences(self, found: list[ProgramRuns], runs: Runs) -> list[str]:
-        """Return what each program took by its workers, and by how much more workers were faster."""
-        return [sentence for program in found for sentence in _sentences(program)]
+        """Return a sentence per program."""
+        return list(map(_describe, found))
 
     def parts(self, found: list[ProgramRuns], runs: Runs) -> tuple[Any, ...]:
         """Return a table per program."""
@@ -82,30 +82,14 @@ def speedup(record: RunRecord, base: RunRecord) -> float | None:
     return theirs["seconds"] / ours["seconds"] if alike and ours["seconds"] else None
 
 
-def _sentences(program: ProgramRuns) -> list[str]:
-    first, *others = program.runs
-    took = join([f"{seconds(record.program['seconds'])} {_arm(record)}" for record in program.runs if record.program])
-    lines = [f"{program.command}: {took}."]
-    for record in others:
-        times = speedup(record, first)
-        if times is None:
-            lines.append(f"No speed-up is claimed for {_arm(record)}: {_difference(record, first)}.")
-        else:
-            word = f"{times:.1f}{TIMES} as fast" if times >= 1 else f"slower, {times:.2f}{TIMES} as fast"
-            lines.append(f"For the same epochs {_arm(record)} was {word} as {_arm(first)}.")
-    return [*lines, BATCH] if others else lines
-
-
-def _difference(record: RunRecord, base: RunRecord) -> str:
-    """Return why two runs did not do the same work."""
-    ours, theirs = record.program, base.program
-    assert ours
-    assert theirs
-    if ours["value"] is None or theirs["value"] is None:
-        return f"the program printed no {ours['metric']}, so its epochs are not known"
-    if ours["epochs"] != theirs["epochs"]:
-        return f"it ended at epoch {ours['epochs']} against {theirs['epochs']}"
-    return f"{fixed(ours['samples'], 0)} samples against {fixed(theirs['samples'], 0)}"
+def _describe(program: ProgramRuns) -> str:
+    """Return what a program took by its workers, and how many times as fast more of them were at the same work."""
+    took = []
+    for record in program.runs:
+        times = speedup(record, program.runs[0])
+        faster = f" ({times:.2f}{TIMES} as fast for the same epochs and samples)" if times else ""
+        took.append(f"{seconds(record.program['seconds'] if record.program else None)} {_arm(record)}{faster}")
+    return f"{program.command}: {join(took)}."
 
 
 def _arm(record: RunRecord) -> str:

@@ -95,28 +95,18 @@ def luck(search: Search) -> list[str]:
     valid = (search.record.metrics if search.record else {}).get("valid") or {}
     if not deflated:
         few = "Luck cannot be ruled out: fewer than two configs have a Sharpe ratio in excess of buy-and-hold."
-        return [few] * (valid.get("sharpe_after_cost") is not None)
+        return [few] if valid.get("sharpe_after_cost") is not None else []
     year = search.trades_per_year**0.5
     expected, probability = deflated["expected_max"], deflated["probability"]
     if expected is None:
         days = some(deflated["days_apart"], "validation date")
-        return [
-            f"The chosen config trades like buy-and-hold on all but {days}: too few to tell its Sharpe ratio from luck."
-        ]
-    remarks = [
-        "On validation the chosen config's Sharpe ratio in excess of buy-and-hold is "
-        f"{fixed(deflated['sharpe'] * year)} a year. The best of {deflated['trials']:,} tries without skill would "
-        f"reach {fixed(expected * year)}."
-    ]
+        return [f"Luck cannot be ruled out: the chosen config trades like buy-and-hold on all but {days}."]
+    chance = "not known"
     if probability is not None:
-        share = "above 99.9%" if probability > 0.999 else "below 0.1%" if probability < 0.001 else percent(probability)
-        verdict = f"{'above' if probability >= SURE else 'below'} the usual {percent(SURE, 0)}"
-        remarks.append(
-            f"The probability that its true value is above zero is {share}, {verdict} (deflated Sharpe ratio)."
-        )
-    epochs = max((trial.epochs for trial in search.trials), default=0)
-    if epochs > 1:
-        remarks.append(
-            f"Each try is itself the best of up to {epochs} epochs on the same dates, which this does not count."
-        )
-    return [" ".join(remarks)]
+        chance = "above 99.9%" if probability > 0.999 else "below 0.1%" if probability < 0.001 else percent(probability)
+    return [
+        "Sharpe ratio of the chosen config in excess of buy-and-hold on validation: "
+        f"{fixed(deflated['sharpe'] * year)} a year; {fixed(expected * year)} for the best of {deflated['trials']:,} "
+        f"tries without skill. Probability that it is above zero: {chance}, usual is {percent(SURE, 0)} (deflated; the "
+        "choice among epochs is not counted)."
+    ]
