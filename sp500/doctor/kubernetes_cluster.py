@@ -7,11 +7,9 @@ to clean up after it.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import quote
 
 from sp500.doctor.check import Check, Probe, ok, run_probes, skipped, wrong
@@ -42,15 +40,6 @@ STRANGER = "the answer is not that of an API server"
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 
-class Right(NamedTuple):
-    """One thing that a user may do, on any object or on one by name."""
-
-    verb: str
-    resource: str
-    group: str = ""
-    name: str = ""
-
-
 # Resource, API group, name: verbs.
 ROLE = {
     ("rayjobs", "ray.io", ""): "create get list watch patch delete",
@@ -65,7 +54,6 @@ ROLE = {
     ("pods/portforward", "", ""): "create",
     ("secrets", "", "sp500"): "get",
 }
-RIGHTS = tuple(Right(verb, *resource) for resource, verbs in ROLE.items() for verb in verbs.split())
 
 
 class Cluster:
@@ -90,12 +78,20 @@ class Cluster:
             raise ResourcesError(STRANGER)
         return str(answer["gitVersion"])
 
-    def find_missing_rights(self, namespace: str) -> list[Right] | None:
-        """Return the rights that jobs need and this user lacks; None if the cluster does not list all rights."""
+    def find_missing_rights(self, namespace: str) -> list[str] | None:
+        """Return what jobs need and this user may not do, a text for each resource; None if it is not known.
+
+        A cluster may not list all rights.
+        """
         review = {"kind": "SelfSubjectRulesReview", "apiVersion": "authorization.k8s.io/v1"}
         path = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
         status = self.get(path, body=review | {"spec": {"namespace": namespace}})["status"]
-        missing = [right for right in RIGHTS if not any(_grants(rule, right) for rule in status["resourceRules"])]
+        missing = []
+        for (resource, group, name), verbs in ROLE.items():
+            rules = [rule for rule in status["resourceRules"] if _covers(rule, resource, group, name)]
+            granted = {verb for rule in rules for verb in rule["verbs"]}
+            if lacking := [verb for verb in verbs.split() if not {verb, "*"} & granted]:
+                missing.append(" ".join(filter(None, [*lacking, f"{resource}.{group}".rstrip("."), name])))
         return None if missing and status.get("incomplete") else missing
 
     def get(self, path: str, query: dict[str, str] | None = None, body: Document | None = None) -> Document:
@@ -192,29 +188,24 @@ def operator(deployments: list[Document], *, served: bool) -> Check:
     return ok(name, found + newer)
 
 
-def _grants(rule: Document, right: Right) -> bool:
-    wanted = {"verbs": right.verb, "apiGroups": right.group, "resources": right.resource}
+def _covers(rule: Document, resource: str, group: str, name: str) -> bool:
     names = rule.get("resourceNames")
-    return all({value, "*"} & {*rule[key]} for key, value in wanted.items()) and (not names or right.name in names)
+    is_kind = {resource, "*"} & {*rule["resources"]} and {group, "*"} & {*rule["apiGroups"]}
+    return bool(is_kind) and (not names or name in names)
 
 
-def permissions(missing: list[Right] | None, namespace: str) -> Check:
+def permissions(missing: list[str] | None, namespace: str) -> Check:
     """Check the rights that jobs need for those that this user lacks. `missing`: None if they are not known."""
     name = NAMES[3]
     if missing is None:
         return skipped(name, f"the cluster does not list all rights; see kubectl --namespace {namespace} auth can-i")
     if not missing:
-        return ok(name, f"all {len(RIGHTS)} that jobs need in namespace {namespace}")
-    verbs = defaultdict(list)
-    for right in missing:
-        resource = ".".join(filter(None, (right.resource, right.group)))
-        verbs[f"{resource} {right.name}".rstrip()].append(right.verb)
-    lacking = "; ".join(f"{' '.join(verbs[resource])} {resource}" for resource in verbs)
+        return ok(name, f"all that jobs need in namespace {namespace}")
     advice = (
         "an administrator of the namespace must bind the Role of cluster/base/rbac.yaml to this user:"
         f" kubectl --namespace {namespace} create rolebinding NAME --role=sp500-jobs --user=USER"
     )
-    return wrong(name, f"not permitted in namespace {namespace}: {lacking}", advice)
+    return wrong(name, f"not permitted in namespace {namespace}: {'; '.join(missing)}", advice)
 
 
 def claim(name: str, document: Document, namespace: str) -> Check:
@@ -260,10 +251,7 @@ def _parts(reached: Cluster, namespace: str) -> list[Check]:
         return [operator(listed["items"], served=bool(served))]
 
     def rights() -> list[Check]:
-        try:
-            return [permissions(reached.find_missing_rights(namespace), namespace)]
-        except Refused as error:  # any user who is logged in may ask
-            return [wrong(NAMES[3], f"this user may not ask for its rights ({_line(error)})", "log in")]
+        return [permissions(reached.find_missing_rights(namespace), namespace)]
 
     def claim_of(name: str) -> list[Check]:
         return [claim(name, reached.get(f"{of_core}/persistentvolumeclaims/{name}"), namespace)]

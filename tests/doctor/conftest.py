@@ -101,8 +101,7 @@ class Kubernetes:
         return failure(404, "not found")
 
     def rules(self):
-        for right in {tuple(right) for right in kubernetes_cluster.RIGHTS} - self.denied:
-            verb, resource, group, name = right
+        for verb, resource, group, name in rights() - self.denied:
             yield {
                 "verbs": [verb],
                 "resources": [resource],
@@ -130,6 +129,11 @@ class Kubernetes:
         }
         path.write_text(yaml.safe_dump(config))
         return str(path)
+
+
+def rights():
+    """What jobs need: verb, resource, group, name."""
+    return {(verb, *kind) for kind, verbs in kubernetes_cluster.ROLE.items() for verb in verbs.split()}
 
 
 def failure(status, message):
