@@ -29,6 +29,7 @@ OPERATOR = (
 )
 # The operator keeps a hash of the spec on the head's pod, and replaces all pods when the spec's hash is another.
 HASH = "ray.io/upgrade-strategy-recreate-hash"
+REASON = re.compile(r"error when [a-z]+ .STDIN.: |no matches for kind|Error from server \((?!Invalid)")
 IMMUTABLE_CLAIMS = (
     "The class and the access modes of an existing claim cannot be changed. Deploy into another namespace, or fetch the"
     " runs, delete the claims (which deletes what they hold) and deploy again."
@@ -154,20 +155,8 @@ def _apply(kubectl: Kubectl, manifests: str, *flags: str) -> str:
 
 
 def _without_patches(message: str) -> str:
-    """Return the message without the patches and the differences that it prints for every refused object."""
-    skipped = (
-        "{",
-        "to:",
-        "Resource:",
-        "Name:",
-        "@@",
-        " ",
-        "+",
-        "-",
-        "Error from server (Invalid): error when applying",
-    )
-    message = message.removeprefix("kubectl apply: ")
-    lines = [line for line in message.splitlines() if line and not line.startswith(skipped)]
+    """Return the lines with a reason: kubectl prints patch and differences of every refused object as well."""
+    lines = [line for line in message.splitlines() if REASON.search(line)]
     return "\n".join(f"  {re.sub('^.*error when [a-z]+ .STDIN.: ', '', line)}" for line in lines) or message
 
 
