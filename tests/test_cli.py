@@ -99,11 +99,11 @@ def test_secret_given_by_value_is_refused_and_not_shown(render, tmp_path, given,
 def test_cluster_that_breaks_rules_exits_2_with_each_of_them(sp500, tmp_path):
     file = tmp_path / "cluster.yaml"
     text = (JOBS / "raycluster.yaml").read_text()
-    file.write_text(text.replace("mode: token", "secretName: mine").replace("minReplicas: 1", "minReplicas: 9"))
+    file.write_text(text.replace("mode: token", "secretName: mine").replace("rayVersion", "version"))
     done = sp500("jobs", "render", "--cluster", file, *COMMAND)
     assert done.returncode == 2
     assert "RayCluster sp500: spec.authOptions.mode" in done.stderr
-    assert "RayCluster sp500: spec.workerGroupSpecs[0].minReplicas" in done.stderr
+    assert "RayCluster sp500: spec.rayVersion" in done.stderr
 
 
 def test_file_without_a_cluster_exits_2(sp500, tmp_path):
