@@ -142,6 +142,11 @@ def largest(have: Shares, allowed: Shares | None) -> Shares:
     return {name: max(value, (allowed or {}).get(name, 0.0)) for name, value in known.items()}
 
 
+def most() -> Shares:
+    """Return what the cluster can have: as much as it has, or as much as its manifest allows."""
+    return largest(resources(), manifest_limits())
+
+
 def wait_for(wanted: Shares) -> None:
     """Wait until the cluster has this much CPU and GPU in all; its autoscaler is asked for it, and to keep it.
 

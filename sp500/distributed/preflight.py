@@ -24,16 +24,6 @@ PROBE_SECONDS = 60
 PROBES = 3
 
 
-def resources() -> Shares:
-    """Return what the cluster has now, as `capacity.resources` does."""
-    return capacity.resources()
-
-
-def most() -> Shares:
-    """Return what the cluster can have: as much as `resources`, or as much as its manifest allows."""
-    return capacity.largest(capacity.resources(), capacity.manifest_limits())
-
-
 def worker_share(num_workers: int, *, gpu: bool, readers: bool = False) -> Shares:
     """Return the resources of one of `num_workers`. Raises ResourcesError, at once, for what the cluster does not have.
 
@@ -78,7 +68,7 @@ def choose_share(have: Shares, can_have: Shares, num_workers: int, *, gpu: bool,
 
 def use_gpu(device: str, num_workers: int) -> bool:
     """Return whether workers use a GPU: with cuda always, with auto if the cluster can have one for each."""
-    return device == "cuda" or (device == "auto" and most()["GPU"] >= num_workers)
+    return device == "cuda" or (device == "auto" and capacity.most()["GPU"] >= num_workers)
 
 
 def check_shared_storage(folder: Path) -> None:

@@ -63,7 +63,7 @@ def run_group(config: ProgramConfig, run: Run, request: Request) -> tuple[list[E
         gpu = preflight.use_gpu(config.device, config.num_workers)
         share = preflight.worker_share(config.num_workers, gpu=gpu)
         preflight.check_shared_storage(run.path)
-        run.write_cluster(preflight.resources())
+        run.write_cluster(capacity.resources())
         scaling = ScalingConfig(
             num_workers=config.num_workers, use_gpu=gpu, resources_per_worker=share, placement_strategy="PACK"
         )
@@ -71,7 +71,7 @@ def run_group(config: ProgramConfig, run: Run, request: Request) -> tuple[list[E
             failure = _fit(Assignment(request, run.path.resolve(), run.name), scaling)
             ends = [read_end(run.path, rank) for rank in range(config.num_workers)]
             if failure is None and all(end and not end.reason for end in ends):
-                return [end for end in ends if end], preflight.resources()
+                return [end for end in ends if end], capacity.resources()
             first = ends[0]
             if not (left and first and any(sign in line for sign in TAKEN for line in first.tail)):
                 break

@@ -32,7 +32,7 @@ def connect(config: ProgramConfig, run: Run, *, cpus: int, gpus: int | None) -> 
     """
     with session.connect():
         preflight.check_shared_storage(run.path)
-        run.write_cluster(preflight.resources())
+        run.write_cluster(capacity.resources())
         if gpus is None:
             gpus = int(preflight.use_gpu(config.device, 1))
         count = count_slots(capacity.list_nodes(), cpus, gpus)
@@ -78,7 +78,7 @@ class RaySlots(Slots):
     """Actors of a cluster, started when they are needed."""
 
     def __init__(self, count: int, cpus: int, gpus: int) -> None:
-        self.count, self.cluster = count, preflight.resources()
+        self.count, self.cluster = count, capacity.resources()
         self.cores = int(self.cluster.get("CPU", 0))
         # Two calls at once: `stop` while `read` waits.
         self._actor = ray.remote(num_cpus=cpus, num_gpus=gpus, max_concurrency=2)(SlotActor)

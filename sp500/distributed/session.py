@@ -26,7 +26,7 @@ from ray._private.grpc_utils import init_grpc_channel
 from ray._private.node import Node
 from ray.job_config import JobConfig
 
-from sp500.distributed import capacity, preflight
+from sp500.distributed import capacity
 from sp500.errors import ResourcesError, attempt
 from sp500.machine import ray_address
 from sp500.machine.cores import usable_cores
@@ -131,7 +131,7 @@ class BackgroundRay:
     def count_cpus(self) -> int:
         """Return how many CPUs the cluster can have, once it is connected."""
         self.wait()
-        return int(preflight.most()["CPU"])
+        return int(capacity.most()["CPU"])
 
     def begin_end(self) -> None:
         """Begin to end Ray, without waiting for it."""

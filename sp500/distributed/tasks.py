@@ -31,7 +31,7 @@ def run_tasks(
     (killed, out of memory, a lost node). Raises ResourcesError when the cluster lacks the resources of one task.
     """
     with session.connect():
-        run.write_cluster(preflight.resources())
+        run.write_cluster(capacity.resources())
         gpu = preflight.use_gpu(config.train.device, 1)
         preflight.worker_share(1, gpu=gpu)
         # Ray would try a task that ran out of memory again without end.
@@ -53,4 +53,4 @@ def run_tasks(
                 except RayError as error:
                     result = error
                 on_result(running.pop(done), result)
-        return preflight.resources()
+        return capacity.resources()

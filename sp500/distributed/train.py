@@ -79,7 +79,7 @@ def fit_on_ray(
     """
     gpu = preflight.use_gpu(config.train.device, config.num_workers)
     share = preflight.worker_share(config.num_workers, gpu=gpu, readers=shards is not None)
-    run.write_cluster(preflight.resources())
+    run.write_cluster(capacity.resources())
     storage = run.path.resolve() / ".ray"
     # Ray resumes an old run of the same name without a word; the run's own checkpoints are what counts here.
     shutil.rmtree(storage, ignore_errors=True)

@@ -94,7 +94,7 @@ class RayArm(ConfigArm):
             self._count_cores()  # an autoscaler may have added nodes
 
     def _count_cores(self) -> None:
-        self.cluster = preflight.resources()
+        self.cluster = capacity.resources()
         self.cores = int(self.cluster.get("CPU", 0))
 
     def _run_on_tune(self, collector: Collector[ConfigTrial]) -> None:
@@ -144,7 +144,7 @@ def _share(workers: int, device: str) -> tuple[dict[str, float], int]:
     A trial of N workers takes no CPU from them itself, or all could wait for each other for ever; but Tune wants it to
     take something. Raises ResourcesError for GPUs that are not there.
     """
-    have = preflight.most()
+    have = capacity.most()
     gpu, gpus = preflight.use_gpu(device, 1), int(have["GPU"])
     preflight.worker_share(max(workers, 1), gpu=gpu)
     slots = max((gpus if gpu else int(have["CPU"])) // max(workers, 1), 1)

@@ -84,7 +84,7 @@ class Machine(Plain):
     simulated_nodes: int = 0
     """Nodes that were processes of this one machine."""
     cluster: dict[str, float] = Field(default_factory=dict)
-    """Ray's resources, when Ray ran it, as `preflight.resources` gives them."""
+    """Ray's resources, when Ray ran it, as `capacity.resources` gives them."""
     pod: bool = False
     """Whether the process ran in a pod of Kubernetes."""
 

@@ -91,7 +91,7 @@ def on_ray(
     config: RunConfig, run: Run, ray: BackgroundRay, *, nodes: int, root: str = "", skip_bad: int = 0
 ) -> RunRecord:
     """Train by N workers over shards, on `ray` of so many simulated nodes, or on a cluster (0)."""
-    from sp500.distributed import preflight, train
+    from sp500.distributed import capacity, preflight, train
 
     started = datetime.now(UTC)
     ready = prepare(config)
@@ -102,12 +102,12 @@ def on_ray(
         )
         if not nodes:  # those of one machine share its folders; each would start a process to say so
             preflight.check_shared_storage(run.path)
-        run.write_cluster(preflight.resources(), nodes)
+        run.write_cluster(capacity.resources(), nodes)
         with PeakMemory(interval_seconds=0.5, roots=raylets) if raylets else nullcontext() as peak:
             shards, dataset = store_shards(ready, config, root, skip_bad, tasks=config.num_workers)
             spread = nodes >= config.num_workers
             result = train.fit_on_ray(catalog.task(config), dataset, config, run, shards, spread=spread)
-        have = preflight.resources()
+        have = capacity.resources()
     record = _judge(config, run, dataset, result, arm="ray", started=started, cluster=have)
     largest = peak.bytes if peak else record.peak_memory_bytes
     machine = record.machine.model_copy(update={"simulated_nodes": nodes})

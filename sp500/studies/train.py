@@ -203,7 +203,7 @@ def _trainer(
 
         yield alone, lambda: None, device(config.train.device).type == "cuda"
         return
-    from sp500.distributed import preflight, session, train
+    from sp500.distributed import capacity, preflight, session, train
 
     def on_ray(config: RunConfig, dataset: Dataset, folder: Path) -> FitResult:
         own = next(first)
@@ -215,4 +215,4 @@ def _trainer(
         # After the nodes have come, so that the storage is tried on all of them.
         preflight.check_shared_storage(run.path)
         with run.following(on_epoch) if on_epoch else nullcontext():
-            yield on_ray, preflight.resources, gpu
+            yield on_ray, capacity.resources, gpu

@@ -45,7 +45,7 @@ def ask_a_cluster(folder: Path) -> dict[str, object]:
             late = pool.submit(refusal, 2)
             until(said.getvalue)
             cluster.add_node(num_cpus=1, memory=2**30, **common)
-            answers["resources"] = preflight.resources()
+            answers["resources"] = capacity.resources()
             preflight.check_shared_storage(folder)
             answers["left"] = [path.name for path in folder.iterdir()]
             with a_node_elsewhere(cluster, folder, common):

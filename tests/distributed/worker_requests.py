@@ -1,6 +1,6 @@
 """What is asked of clusters that lack workers, in a process of its own."""
 
-from sp500.distributed import preflight
+from sp500.distributed import capacity, preflight
 from sp500.errors import ResourcesError
 
 STORE = 90 * 2**20
@@ -14,4 +14,4 @@ def refusal(workers: int) -> str:
         preflight.worker_share(workers, gpu=False)
     except ResourcesError as error:
         return str(error)
-    return f"granted on {preflight.resources()['nodes']:g} nodes"
+    return f"granted on {capacity.resources()['nodes']:g} nodes"
