@@ -73,7 +73,9 @@ def test_progress_of_the_log_is_listed_and_annotated(site):
     site.runs_and_says("downloading", LINE.format(6), LINE.format(7), "a warning")
     assert (site.listed, site.annotated) == (7, 7)
     shown = job_progress.read(site.queue, site.job, live=False)
-    assert job_progress.words(shown, shown.updated + 60) == "epoch 7 of at most 25, 1240 samples/s, best 0.981, 120 s left"
+    assert (
+        job_progress.words(shown, shown.updated + 60) == "epoch 7 of at most 25, 1240 samples/s, best 0.981, 120 s left"
+    )
     assert job_progress.plain(shown, shown.updated + 60) == {
         "kind": "epoch", "done": 7, "total": 25, "at_most": True, "samples_per_second": 1240.0, "best_loss": 0.981,
         "eta_seconds": 120.0, "updated": 1767348000.0,
