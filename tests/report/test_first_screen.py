@@ -135,7 +135,9 @@ class Oracle:
         pays = self.search and self.search["search"].get("break_even")
         if pays and " faster" not in self.clause(task, seconds)[1]:
             first = next(row for row in pays["configs"] if row["configs"] is not None)
-            caption += f" Ray pays from about {math.ceil(first['configs'])} configs on {first['cores']} cores."
+            packed = self.search["search"]["arms"]["packed"]["cores"]
+            caption += f" Ray pays from about {math.ceil(first['configs'])} configs on {first['cores']} cores"
+            caption += f", against packs on {packed} cores."
         caption += "".join([f" Also: {self.clause(*other[:2])[1]}." for other in others if not other[2]][:1])
         if busy:
             caption += f" The machine was busy: the seconds of {task} are not reliable."

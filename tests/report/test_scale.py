@@ -280,7 +280,7 @@ def test_one_size_is_drawn_as_bars() -> None:
         5, "in_memory", None, reason="5 windows need 2684354560 bytes (2.5 GiB) besides the 536870912 bytes of ours"
     )
     speed, memory = (figure.svg for figure in figures.figures(found(lacks, one(5, "streaming", 1234.0))))
-    assert {"out of memory", "1,234"} <= set(re.findall(r">([^<>]+)</text>", speed))
+    assert {"out of memory", "1,234 windows/s"} <= set(re.findall(r">([^<>]+)</text>", speed))
     assert {"3 GiB, refused", "1 GiB", "budget 2 GiB"} <= set(re.findall(r">([^<>]+)</text>", memory))
 
 

@@ -126,7 +126,7 @@ def test_break_even_is_where_the_two_lines_cross() -> None:
     for row in even["configs"][1:]:
         count, work = row["configs"], 10 / 18
         assert 4 + count * work / 2 == pytest.approx(25 + count * work / row["cores"])
-    assert sentences(found)[2] == "Ray pays from about 152 configs on 4 cores."
+    assert sentences(found)[2] == "Ray pays from about 152 configs on 4 cores, against packs on 2 cores."
     table = break_even_table(found.compared)
     assert cells(table, "Sooner from")[:2] == ["at no number of configs", "about 152 configs"]
     assert table is not None

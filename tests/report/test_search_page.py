@@ -265,7 +265,7 @@ def test_best_trials_are_ranked_with_the_seconds_of_each_arm() -> None:
 
 
 def test_loss_of_scaled_returns_is_told_from_their_mse() -> None:
-    told = "does not compare with the MSE of returns"
+    told = "does not compare with the test MSE"
     record = side("s", 0, "sequential", 20.0)
     for data, task, said in (({"norm": "zscore"}, "returns", True), ({"norm": "none"}, "returns", False),
                              ({"norm": "zscore"}, "direction", False)):  # fmt: skip

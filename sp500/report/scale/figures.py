@@ -48,7 +48,7 @@ def bars(scale: Scale) -> list[Figure]:
     speeds = []
     for row in scale.rows:
         good = row["status"] == "ok"
-        text = formatting.fixed(rate(row), 0) if good else formatting.outcome(row["status"])
+        text = f"{formatting.fixed(rate(row), 0)} windows/s" if good else formatting.outcome(row["status"])
         speeds.append(Bar(row["label"], (rate(row) or 0.0) if good else 0.0, text, COLORS[row["arm"]]))
     memory = "Peak memory of the largest process, or node of Ray; hollow: what would have been needed."
     return [

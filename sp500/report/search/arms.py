@@ -145,7 +145,8 @@ def describe_break_even(numbers: Numbers) -> str:
     pays = next((row for row in crossing["configs"] if row["configs"] is not None), None)
     if pays is None:
         return f"Ray never pays on up to {some(crossing['configs'][-1]['cores'], 'core')}."
-    return f"Ray pays from {_configs(pays['configs'])} on {some(pays['cores'], 'core')}."
+    packed = some(numbers["arms"]["packed"]["cores"], "core")
+    return f"Ray pays from {_configs(pays['configs'])} on {some(pays['cores'], 'core')}, against packs on {packed}."
 
 
 def _configs(count: float | None) -> str:

@@ -111,8 +111,8 @@ class Search:
         if not of_record(config).scales_targets or data.get("npz_path") or data.get("norm", "none") == "none":
             return ""
         return (
-            "mean squared error of the return divided by its standard deviation in training, so it does not compare "
-            "with the MSE of returns. Its level depends mostly on how calm the validation years were."
+            "mean squared error of the target divided by its standard deviation in training, so it does not compare "
+            "with the test MSE. Its level depends mostly on how calm the validation years were."
         )
 
     @property
