@@ -172,11 +172,14 @@ def _check_room(jobs: Sequence[NewJob], settings: QueueSettings, queue: Queue) -
 
 
 def rerun(queue: Queue, id: str) -> Job:
-    """Queue a job again, as it was, under a new id."""
+    """Queue a job again, as it was, under a new id. An experiment that names its run continues it (--resume)."""
     old = queue.job(id)
     again = new_id(old.name)
-    request = old.kind.start(queue.ledger.document(old.id, "request"), old.id, again)
-    queue.add([NewJob.of(old, id=again, spec=queue.ledger.document(old.id, "spec"), request=request)])
+    spec, request = (queue.ledger.document(old.id, part) for part in ("spec", "request"))
+    if JobSpec.model_validate(spec).names_run:
+        request = old.kind.resume(request, spec["argv"])
+        spec = spec | {"argv": [*spec["argv"], "--resume"]}
+    queue.add([NewJob.of(old, id=again, spec=spec, request=old.kind.start(request, old.id, again))])
     return queue.job(again)
 
 

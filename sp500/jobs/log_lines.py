@@ -10,7 +10,10 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator
 
+from sp500.jobs.state import one_line
+
 LONGEST = 10_000
+LONGEST_REASON = 300
 TAIL = 2 * 2**20
 END = re.compile(r"\r\n|\n|\r")
 
@@ -81,6 +84,12 @@ def last_message(text: str) -> str:
     at = next((at for at in reversed(range(len(lines))) if not lines[at][0].isspace()), len(lines) - 1)
     message, *details = lines[at:] or [""]
     return f"{message} {details[0].strip()}" if details and message.endswith(":") else message
+
+
+def shorten(text: str) -> str:
+    """Return a text on one line; of a long one both ends: the kind of error is in front and its cause at the back."""
+    line, half = one_line(text), LONGEST_REASON // 2
+    return line if len(line) <= LONGEST_REASON else f"{line[:half].rstrip()} ... {line[-half:].lstrip()}"
 
 
 def _pieces(line: str) -> list[str]:

@@ -7,6 +7,8 @@ named as the target and pointing to the object ([how](docs/your-own-target.md)).
 
 from __future__ import annotations
 
+import json
+import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -93,6 +95,13 @@ class Target(ABC):
     def start(self, request: Request, id: str, handle: str, devices: Sequence[int] | None = None) -> Request:
         """Return the request of job `id` for the start `handle`, on these GPUs of this machine (None: it has none)."""
         return request
+
+    def resume(self, request: Request, argv: Sequence[str]) -> Request:
+        """Return the request with --resume at the end of its command, which is a line of a shell."""
+        command = shlex.join(argv)
+        old, new = (json.dumps(line)[1:-1] for line in (command, f"{command} --resume"))
+        resumed: Request = json.loads(json.dumps(request).replace(old, new))
+        return resumed
 
     def trains_on_workers(self, spec: JobSpec) -> bool:
         """Return whether its command gets the number of workers to train on, as SP500_WORLD_SIZE."""

@@ -47,7 +47,10 @@ class Stop(queue_flags.SomeJobs):
 
 
 class Rerun(queue_flags.OneJob):
-    """Queue a job again, as it was: command, settings, folder, environment and place."""
+    """Queue a job again, as it was: command, settings, folder, environment and place.
+
+    An experiment with a --name continues its run, as by --resume.
+    """
 
 
 class Delete(queue_flags.SomeJobs):

@@ -26,10 +26,13 @@ import psutil
 
 from sp500.jobs.local import log_file, processes
 from sp500.jobs.local.job_folder import COMMAND, SECOND, START, STOP, Command, Ending, JobFolder, Request
+from sp500.jobs.log_lines import last_message, shorten
 from sp500.jobs.state import FINAL_CODES, JobState
 from sp500.machine import process_tree
 
 TICK = 0.2
+# Lines at the end of a log in which the last message is looked for.
+LAST_LINES = 20
 OVERDUE, OUT_OF_MEMORY = 4, 128 + signal.SIGKILL
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 NAMES = {each.value: each.name for each in signal.Signals}
@@ -145,7 +148,7 @@ def watch(job: JobFolder, request: Request, pid: int, limits: Limits, signals: S
         exit_codes, left = process_tree.reap_children()
         code = exit_codes.get(pid, code)
         if forced is None and code is not None:
-            return of_exit(code)
+            return of_exit(code, job.log)
         if forced is None and cause is not None:
             forced, kill_at = cause, time.monotonic() + request["grace_seconds"]
             if forced.exit_code == OUT_OF_MEMORY:
@@ -156,11 +159,15 @@ def watch(job: JobFolder, request: Request, pid: int, limits: Limits, signals: S
             return forced if forced.exit_code is not None else replace(forced, exit_code=own)
 
 
-def of_exit(code: int) -> Ending:
-    """Return the ending for a command that exited by itself; `code` is -n if signal n ended it."""
+def of_exit(code: int, log: Path) -> Ending:
+    """Return the ending for a command that exited by itself; `code` is -n if signal n ended it.
+
+    The reason ends with the last message of its log, which is that of the error.
+    """
     if code == 0:
         return Ending(JobState.SUCCEEDED, "ended with exit code 0", 0)
-    reason = f"ended with exit code {code}"
+    message = last_message("\n".join(log_file.lines(log, tail=LAST_LINES, more=lambda: False)))
+    reason = ": ".join(filter(None, [f"ended with exit code {code}", shorten(message)]))
     if code < 0:
         reason = f"killed by signal {-code} ({NAMES.get(-code, 'real-time')})"
         reason += ", as the kernel does when memory runs out" if -code == signal.SIGKILL else ""

@@ -45,6 +45,12 @@ class LocalTarget(Target):
         environment = request["environment"] | {"CUDA_VISIBLE_DEVICES": ",".join(map(str, devices))}
         return request | {"environment": environment}
 
+    def resume(self, request: Request, argv: Sequence[str]) -> Request:
+        """Put --resume behind the words of the command, before the file of its settings."""
+        words = request["argv"]
+        end = len(words) - (2 if request["settings"] is not None else 0)
+        return request | {"argv": [*words[:end], "--resume", *words[end:]]}
+
     def trains_on_workers(self, spec: JobSpec) -> bool:
         """Return whether there is more than one worker: a single one is the process itself, without Ray."""
         return spec.world_size > 1

@@ -6,8 +6,8 @@ import re
 import signal
 from typing import Any
 
-from sp500.jobs.log_lines import last_message
-from sp500.jobs.state import FINAL_CODES, JobState, Replicas, Role, Status, one_line
+from sp500.jobs.log_lines import last_message, shorten
+from sp500.jobs.state import FINAL_CODES, JobState, Replicas, Role, Status
 
 # Ray's own process, which watches over the command, is gone, and the command with it.
 WATCHER_GONE = frozenset(
@@ -18,7 +18,6 @@ WATCHER_GONE = frozenset(
     }
 )
 SETUP_FAILED = "RUNTIME_ENV_SETUP_FAILURE"
-LONGEST_REASON = 300
 
 Answer = dict[str, Any]
 """Fields of a job, as the Jobs API gives them."""
@@ -84,24 +83,17 @@ def _reason(job: Answer, state: JobState, code: int | None) -> str:
     if code:
         # What Ray says of it, on a line, and the end of the log.
         log = announcement_pattern(job["submission_id"], job["entrypoint"]).sub("", message.partition("\n")[2])
-        return _line(": ".join(filter(None, [_describe_exit(code), last_message(log)])))
+        return shorten(": ".join(filter(None, [_describe_exit(code), last_message(log)])))
     if job.get("error_type") == SETUP_FAILED:
-        return _line(f"its environment on the cluster cannot be made, now or by a retry: {last_message(message)}")
+        return shorten(f"its environment on the cluster cannot be made, now or by a retry: {last_message(message)}")
     # The identities of Ray's own actors are indented.
     text = " ".join(line for line in message.splitlines() if not line.startswith("\t"))
-    return _line(text) or f"Ray says {state.lower()}, and no more"
+    return shorten(text) or f"Ray says {state.lower()}, and no more"
 
 
 def _describe_exit(code: int) -> str:
     names = {128 + number: number.name for number in signal.Signals}
     return f"exit code {code}" + (f" ({names[code]})" if code in names else "")
-
-
-def _line(text: str) -> str:
-    """Return it on one line; of a long one both ends: the kind of error is at the front and its cause at the back."""
-    shown = one_line(text)
-    half = LONGEST_REASON // 2
-    return shown if len(shown) <= LONGEST_REASON else f"{shown[:half].rstrip()} ... {shown[-half:].lstrip()}"
 
 
 def _seconds(milliseconds: int | None) -> float | None:
