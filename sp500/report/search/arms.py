@@ -105,7 +105,7 @@ def break_even_table(numbers: Numbers) -> Table | None:
     ]
     cores = numbers["arms"]["packed"]["cores"]
     caption = f"From how many configs Ray Tune is sooner than packs without it on {some(cores, 'core')}"
-    return table(caption, lines, text=("Sooner from",), note=MODEL)
+    return table(caption, lines, text=("Cores of Ray Tune", "Sooner from"), note=MODEL)
 
 
 def _busy(arms: Mapping[str, ArmRow], names: Mapping[str, str]) -> list[str]:
