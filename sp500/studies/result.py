@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sp500.errors import ConfigError
+from sp500.formatting import some
 from sp500.runs.record import RunRecord
 from sp500.runs.store import RunStore
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from sp500.serving.predictor import Predictor
+
+FEW = 20
+"""Points of a line below which each has a mark."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,9 +54,18 @@ class Result:
 
     @property
     def history(self) -> pd.DataFrame:
-        """A row per epoch."""
+        """A row per epoch; of a walk-forward run a row per fold, whose improvement is over the best naive forecast."""
         import pandas as pd
 
+        if self.record.folds:
+            rows = [
+                {
+                    **{key: fold.get(key) for key in ("fold", "status", "seconds", "epochs", "best_epoch")},
+                    "improvement": fold["improvement"]["value"] if "improvement" in fold else None,
+                }
+                for fold in self.record.folds
+            ]
+            return pd.DataFrame(rows).set_index("fold")
         epochs = RunStore(self.folder.parent).epochs(self.record.name)
         return pd.DataFrame([epoch.model_dump() for epoch in epochs]).set_index("epoch") if epochs else pd.DataFrame()
 
@@ -86,12 +99,36 @@ class Result:
         return Predictor(self.folder)
 
     def plot(self) -> Figure:
-        """Draw the losses per epoch; of a search the loss of each trial, best first."""
+        """Draw the losses per epoch; of a search the loss of each trial, best first, of a walk-forward run the
+        improvement per fold, of a scale run the seconds per size and arm. Raises ConfigError for a run with none.
+        """
         from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
 
-        table = self.trials[["valid_loss"]] if self.record.search else self.history[["train_loss", "valid_loss"]]
+        table, size, unit = self._curves()
+        if table.empty or table.isna().all(axis=None):
+            raise ConfigError(
+                f"{self.folder}: nothing to plot; the run ({self.record.experiment}, {self.record.status}) has no "
+                "epochs, trials, folds or sizes with a result"
+            )
         figure = Figure(figsize=(7, 3.5), layout="constrained")
-        axes = figure.subplots()
-        table.plot(ax=axes, xlabel="trial, best first" if self.record.search else "epoch", ylabel="loss")
-        axes.set_title(self.record.name)
+        # One fold or size is a point, which a line without marks would not show.
+        table.plot(ax=figure.subplots(), xlabel=size, ylabel=unit, marker="o" if len(table) < FEW else None)
+        figure.axes[0].set_title(self.record.name)
+        figure.axes[0].xaxis.set_major_locator(MaxNLocator(integer=True))
         return figure
+
+    def _curves(self) -> tuple[pd.DataFrame, str, str]:
+        """Return what is drawn: a column per line, and the labels of both axes."""
+        import pandas as pd
+
+        if self.record.search:
+            return self.trials.reindex(columns=["valid_loss"]), "trial, best first", "loss"
+        if self.record.folds:
+            return self.history[["improvement"]].astype(float), "fold", "improvement over the naive forecast"
+        if self.record.scale:
+            rows = [row for row in self.record.scale if row["status"] == "ok"]
+            table = pd.DataFrame(rows, columns=["windows", "arm", "num_workers", "seconds"])
+            table["arm"] += [f", {some(count, 'worker')}" if count else "" for count in table.pop("num_workers")]
+            return table.pivot_table("seconds", "windows", "arm"), "windows", "seconds"
+        return self.history.reindex(columns=["train_loss", "valid_loss"]), "epoch", "loss"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,23 @@ def test_table_is_a_file_with_its_content_in_the_fingerprint(tmp_path: Path, pri
     assert [result.name for result in sp500.load_runs(tmp_path)] == ["a", "b", "c"]
     assert "linear" in sp500.compare(tmp_path).read_text()
     assert list(first.history.columns[:2]) == ["train_loss", "valid_loss"]
+
+
+def test_every_result_is_drawn_or_said_to_have_nothing(tmp_path: Path, prices: pd.DataFrame) -> None:
+    quick: dict[str, Any] = {"runs_dir": tmp_path, "model": "linear", "epochs": 2, "source": prices}
+    folds = sp500.walk_forward(name="folds", folds=2, **quick)
+    (line, *_) = folds.plot().axes[0].lines
+    assert list(line.get_ydata()) == [fold["improvement"]["value"] for fold in folds.folds]
+    assert list(folds.history.index) == [1, 2]
+    keys = ("windows", "arm", "num_workers", "seconds", "status")
+    values = [(10, "in_memory", 0, 3, "ok"), (20, "in_memory", 0, 6, "ok"), (30, "in_memory", 0, 1, "out_of_memory")]
+    rows = [dict(zip(keys, row, strict=True)) for row in [*values, (10, "ray_data", 2, 4, "ok")]]
+    sizes = replace(folds, record=folds.record.model_copy(update={"folds": None, "scale": rows}))
+    assert list(sizes.plot().axes[0].lines[0].get_ydata()) == [3, 6]
+    labels = [text.get_text() for text in sizes.plot().axes[0].get_legend().get_texts()]
+    assert labels == ["in_memory", "ray_data, 2 workers"]
+    with pytest.raises(ConfigError, match="nothing to plot"):
+        replace(folds, record=folds.record.model_copy(update={"folds": None})).plot()
 
 
 def test_script_without_a_guard_is_told_and_not_run_again(tmp_path: Path) -> None:
