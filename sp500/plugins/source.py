@@ -22,7 +22,10 @@ from sp500.machine.memory import is_out_of_memory
 from sp500.plugins.admission import FOLDER, SUMS
 from sp500.plugins.reference import Reference
 
-ONE_FILE = "a file of your own is one file: what it imports has to be installed"
+ONE_FILE = (
+    "a file of your own is one file: what it imports has to be installed. For files next to it, name the module from "
+    "their folder: {module}:{name} in place of FILE.py:NAME"
+)
 _modules: dict[str, types.ModuleType] = {}
 _importing: list[Path] = []
 """Files that are being imported now."""
@@ -42,7 +45,8 @@ def load(reference: Reference) -> Any:
     try:
         module = _import(reference)
     except Exception as error:  # of the user's file, which may raise anything: raised again with its line
-        hint = f" ({ONE_FILE})" if isinstance(error, ModuleNotFoundError) and not reference.module else ""
+        way_out = ONE_FILE.format(module=reference.path.stem, name=reference.name)
+        hint = f" ({way_out})" if isinstance(error, ModuleNotFoundError) and not reference.module else ""
         raise ConfigError(describe(error, reference) + hint) from error
     try:
         return getattr(module, reference.name)
