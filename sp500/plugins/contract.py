@@ -69,6 +69,8 @@ SUGGESTER = {
 PRICE_TASK = ("sp500.tasks.prices", "PriceTask")
 TASK, MODULE = ("sp500.training.task", "Task"), ("torch.nn.modules.module", "Module")
 """Module and name of the classes that a task and a model inherit from."""
+NEAR = 0.85
+"""From what likeness on a name is taken for a misspelt one."""
 PLACED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -83,7 +85,9 @@ def load_task(own: Reference) -> Any:
     for name in sorted(getattr(maker, "__abstractmethods__", ())):
         raise ConfigError(f"{where} has no method {name}; add '{REQUIRED.get(name, name)}'")
     of_prices = OF_PRICES if _find_base(maker, PRICE_TASK) else {}
-    for name, line in (REQUIRED | OPTIONAL | of_prices).items():
+    called = REQUIRED | OPTIONAL | of_prices
+    _check_names(maker, called, where)
+    for name, line in called.items():
         if callable(method := getattr(maker, name, None)):
             static = isinstance(inspect.getattr_static(maker, name), staticmethod | classmethod)
             expected = [*([] if static else ["self"]), *re.findall(r"(\w+): ", line)]
@@ -91,6 +95,18 @@ def load_task(own: Reference) -> Any:
     start = f"{where}: __init__"
     _check_takes(maker, ["config"], start, "a task is made with its RunConfig or with nothing", least=0)
     return maker
+
+
+def _check_names(maker: type, called: Collection[str], where: str) -> None:
+    """Raise ConfigError for a method whose name is nearly that of one which is called: it would never be."""
+    inherited = {name for base in maker.__mro__[1:] for name in vars(base)}
+    for name, value in vars(maker).items():
+        if name.startswith("_") or name in inherited or name in called or not callable(value):
+            continue
+        if near := difflib.get_close_matches(name, called, n=1, cutoff=NEAR):
+            raise ConfigError(
+                f"{where}: nothing calls a method {name}; did you mean {near[0]}? Begin the name of a helper with _"
+            )
 
 
 def load_model(own: Reference, options: Mapping[str, Any]) -> Callable[..., Any]:

@@ -6,6 +6,7 @@ costs seconds and no trained model.
 from __future__ import annotations
 
 import logging
+import math
 from itertools import pairwise
 
 import numpy as np
@@ -134,6 +135,8 @@ def _check_loss(
         raise DataError(f"{where}: loss returned {loss!r:.60}, expected one number that has a gradient")
     parts = [task.loss(output[row : row + 1], y[row : row + 1]) for row in range(len(x))]
     together, alone = float(loss.detach()), sum(float(part.detach()) for part in parts)
+    if not math.isfinite(together):
+        raise DataError(f"{where}: the loss {given} is {together}, before any step; expected a finite number")
     if abs(alone - together) > 1e-3 * max(abs(alone), abs(together), 1e-6):
         raise DataError(
             f"{where}: the loss {given} is {together:.6g}, and those of each window add up to {alone:.6g}: it has to "

@@ -81,6 +81,7 @@ def test_task_that_has_what_it_takes_is_accepted(tmp_path, text):
         ("def prepare", "async def prepare", "prepare is async"),
         ("return {}", "return {", "mine.py.*SyntaxError"),
         ("return {}", "return {}\n\n    def kept(self, output):\n        return output", "kept takes"),
+        ("return {}", "return {}\n\n    def predictoins(self):\n        pass", "did you mean predictions"),
         ("return {}", "return {}\n\n    def __init__(self, a, b):\n        pass", "__init__ takes \\(a, b\\)"),
     ],
 )

@@ -204,6 +204,7 @@ def test_file_is_imported_once_for_all_who_ask():
     ("old", "new", "said"),
     [
         ('reduction="sum"', 'reduction="mean"', "has to be a sum over the batch"),
+        ('reduction="sum")', 'reduction="sum") * float("nan")', "is nan, before any step"),
         ('reduction="sum"', 'reduction="none"', "expected one number that has a gradient"),
         ("return F.cross", "return 0 * F.cross", None),
         ("return F.cross", "return ((output[:, :1] - target) ** 2).sum() #", r"output \[3, 2\] and targets \[3\] is"),
