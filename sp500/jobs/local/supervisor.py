@@ -18,6 +18,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from math import inf
 from pathlib import Path
@@ -31,8 +32,8 @@ from sp500.jobs.state import FINAL_CODES, JobState
 from sp500.machine import process_tree
 
 TICK = 0.2
-# Lines at the end of a log in which the last message is looked for.
-LAST_LINES = 20
+# Bytes at the end of a log in which the last message is looked for.
+LAST_BYTES = 16_384
 OVERDUE, OUT_OF_MEMORY = 4, 128 + signal.SIGKILL
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 NAMES = {each.value: each.name for each in signal.Signals}
@@ -166,7 +167,10 @@ def of_exit(code: int, log: Path) -> Ending:
     """
     if code == 0:
         return Ending(JobState.SUCCEEDED, "ended with exit code 0", 0)
-    message = last_message("\n".join(log_file.lines(log, tail=LAST_LINES, more=lambda: False)))
+    message = ""
+    with suppress(OSError), log.open("rb") as file:  # not to its end: what the command left behind may write on
+        file.seek(max(log.stat().st_size - LAST_BYTES, 0))
+        message = last_message(file.read(LAST_BYTES).decode("utf-8", "replace"))
     reason = ": ".join(filter(None, [f"ended with exit code {code}", shorten(message)]))
     if code < 0:
         reason = f"killed by signal {-code} ({NAMES.get(-code, 'real-time')})"
