@@ -26,6 +26,8 @@ BROKEN = [
     ("cluster", "", {WORKER_POD: {}}, f"{WORKER_POD}/containers"),
     ("rayservice", "", {"spec/rayClusterConfig/workerGroupSpecs": [{}]},
      f"spec/rayClusterConfig/{WORKER_POD.removeprefix('spec/')}/containers"),
+    ("cluster", "", {f"{HEAD_POD}/containers/1": {"name": "ray-head"}, f"{HEAD_RAY}/name": "logs"},
+     f"{HEAD_POD}/containers/1"),
     ("cluster", "", {f"{HEAD_RAY}/ports/1/name": "web"}, f"{HEAD_RAY}/ports"),
     ("cluster", "", {f"{WORKER_RAY}/resources/requests/memory": "2Gi"}, ""),
     ("cluster", "", {f"{HEAD_RAY}/resources/limits/memory": ...}, ""),

@@ -222,6 +222,9 @@ def test_what_the_cluster_says_of_its_own_resources_gives_way_to_the_jobs(cluste
     (group,) = build_rayjob(make(), changed(cluster, own))["spec"]["rayClusterSpec"]["workerGroupSpecs"]
     assert "num-cpus" not in group["rayStartParams"]
     assert "priority" not in group
+    own = {"spec/workerGroupSpecs/0/resources": {"CPU": "8", "disk": "1"}}
+    (group,) = build_rayjob(make(), changed(cluster, own))["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    assert group["resources"] == {"disk": "1"}
 
 
 def test_cluster_without_workers_is_refused(cluster, make, changed):

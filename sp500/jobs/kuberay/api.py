@@ -85,11 +85,14 @@ class KubeApi:
         return answer.document_or(self._refusal("GET", path, answer))
 
     def items(self, resource: Resource, *, labels: str = "", fields: str = "") -> list[Document]:
-        """Return the objects that the selectors choose, page by page."""
+        """Return the objects that the selectors choose, page by page; in one request if the pages expired meanwhile."""
         path, objects, token = self._path(resource), list[Document](), ""
         query = {"limit": str(PAGE), "labelSelector": labels, "fieldSelector": fields}
         while True:
             answer = self._ask("GET", path, query | {"continue": token})
+            if answer.code == 410 and token:
+                objects, token, query = [], "", query | {"limit": ""}
+                continue
             page = answer.document_or(self._refusal("GET", path, answer))
             objects += items(page.get("items"))
             token = str(section(page, "metadata").get("continue") or "")

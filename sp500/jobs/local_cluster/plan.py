@@ -6,6 +6,7 @@ machine's strength: four nodes of a CPU each on two cores take turns.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -90,6 +91,10 @@ def _node(group: Group, name: str, folders: Mapping[str, Path], *, head: bool) -
         params.setdefault("num-cpus", str(math.ceil(cpu)))  # as the operator rounds
     if memory is not None:
         params.setdefault("memory", str(int(memory)))
+    if labels := section(group.body, "labels"):
+        params["labels"] = ",".join(f"{key}={value}" for key, value in labels.items())
+    if resources := section(group.body, "resources"):
+        params["resources"] = json.dumps(resources)
     # By this variable the operator gives Ray the group, which becomes the label ray.io/node-group.
     group_name = "headgroup" if head else str(group.body.get("groupName"))
     return Node(name, head, params, {"RAY_NODE_TYPE_NAME": group_name, **_environment(group, folders)})

@@ -172,6 +172,8 @@ def _worker(group: Group, spec: JobSpec, image: Any) -> Document:
     # The operator reads CPUs, GPUs and memory off the limits.
     params = {key: value for key, value in group.params.items() if key not in {"num-cpus", "num-gpus", "memory"}}
     body["rayStartParams"] = params | {"object-store-memory": str(_object_store(group, spec))}
+    if custom := section(body, "resources"):
+        body["resources"] = {key: value for key, value in custom.items() if key not in {"CPU", "GPU", "memory"}}
     replicas = dict.fromkeys(("replicas", "minReplicas", "maxReplicas"), spec.workers)
     return {key: value for key, value in body.items() if key not in {"idleTimeoutSeconds", "priority"}} | replicas
 

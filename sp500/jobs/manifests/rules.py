@@ -18,6 +18,7 @@ from sp500.jobs.manifests.manifest import Cluster, Container, Document, Group, c
 
 KINDS = tuple(names.LONGEST)
 SUBMITTER = "ray-job-submitter"
+RAY_NAMES = ("ray-head", "ray-worker")
 OPEN_SERVICES = ("LoadBalancer", "NodePort")
 HOST_NAMESPACES = ("hostNetwork", "hostPID", "hostIPC")
 
@@ -73,11 +74,16 @@ def object_name(document: Document) -> Iterator[Violation]:
         )
 
 
-def has_containers(cluster: Cluster) -> Iterator[Violation]:
-    """Require containers: the operator starts Ray in the first, whatever its name."""
+def ray_first(cluster: Cluster) -> Iterator[Violation]:
+    """Require containers, and Ray in the first: the operator starts it there, whatever the container's name."""
     for group in cluster.groups:
         if not group.containers:
             yield Violation(f"{group.pod_path}.containers", "is empty", "add one; the first container is Ray's")
+        for container in group.containers[1:]:
+            if container.body.get("name") in RAY_NAMES:
+                yield Violation(
+                    container.path, f"is {container.body['name']}, after another", "make it the first container"
+                )
 
 
 def dashboard_port(cluster: Cluster) -> Iterator[Violation]:
@@ -210,7 +216,7 @@ def _is_fixed(image: str) -> bool:
 
 
 CLUSTER_RULES = (
-    has_containers,
+    ray_first,
     dashboard_port,
     memory,
     ray_version,

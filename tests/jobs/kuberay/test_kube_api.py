@@ -205,6 +205,13 @@ def test_long_list_comes_page_by_page_in_full(kube, api):
     assert len(kube.requests) == 3
 
 
+def test_list_whose_pages_expire_begins_again(kube, api):
+    for number in range(501):
+        kube.store.put("events", {"metadata": {"name": f"event-{number:04}"}})
+    kube.fail("continue=", code=410, message="The provided continue parameter is too old")
+    assert len(api.items(EVENTS)) == 501
+
+
 @pytest.mark.parametrize("answer", [b"<html>a proxy's page</html>", b"", b"[]"])
 def test_answer_that_is_no_document_is_no_object(kube, api, monkeypatch, answer):
     monkeypatch.setattr(kube.store, "answer", lambda *_: answer)

@@ -36,11 +36,13 @@ def test_part_of_a_cpu_counts_as_one_as_the_operator_counts(plain):
     assert plan.nodes(cluster_of(plain), {})[1].cpus == 2
 
 
-def test_several_groups_become_nodes_of_their_own(plain):
+def test_labels_and_several_groups_become_nodes_of_their_own(plain):
     [group] = plain["spec"]["workerGroupSpecs"]
     plain["spec"]["workerGroupSpecs"] = [group | {"replicas": 1}, group | {"groupName": "big", "replicas": 1}]
+    plain["spec"]["workerGroupSpecs"][1]["labels"] = {"zone": "a", "disk": "fast"}
     names = [node.name for node in plan.nodes(cluster_of(plain), {})]
     assert names == ["head", "workers-0", "big-0"]
+    assert plan.nodes(cluster_of(plain), {})[2].params["labels"] == "zone=a,disk=fast"
 
 
 def test_paths_on_a_claim_lie_in_the_folder_that_stands_for_it(plain, tmp_path):
