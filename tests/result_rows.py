@@ -29,7 +29,7 @@ def run_record(name: str = "run", **changes: Any) -> RunRecord:
 
 
 def machine(cluster: dict[str, float] | None = None, **changes: Any) -> Machine:
-    """A machine of two cores, alone or with the cluster that a run saw."""
+    """A machine of two cores, with the cluster that a run used, if it used one."""
     fields: dict[str, Any] = {"cpus": 2, "memory_bytes": 8 << 30, "threads": 1, "system": "test"}
     return Machine(**(fields | {"cluster": cluster or {}} | changes))
 

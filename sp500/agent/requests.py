@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from sp500.agent import arguments, results
+from sp500.agent import answer_text, arguments
 from sp500.config import Frozen
 from sp500.errors import ConfigError
 from sp500.formatting import some
@@ -97,7 +97,7 @@ class JobLogs(Frozen):
 
     id: Id
     """The job's id."""
-    tail: int = Field(50, ge=1, le=results.LINES)
+    tail: int = Field(50, ge=1, le=answer_text.LINES)
     """Number of last lines of each process; 1 to 200."""
     role: Literal["head", "worker", "submitter"] | None = None
     """On Kubernetes: role whose lines to show; the submitter prints the experiment's. Default: all."""

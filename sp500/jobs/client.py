@@ -17,8 +17,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sp500.errors import ConfigError, LimitExceeded, ResourcesError
+from sp500.jobs import names
 from sp500.jobs.executor import Line, Request
 from sp500.jobs.queue import budget
 from sp500.jobs.queue import settings as queue_settings
@@ -31,6 +33,8 @@ from sp500.jobs.target import Options, Target, executors, find
 from sp500.schema import read_mapping, validate
 
 IDLE_SECONDS = 30
+# Flags of an experiment that name its run.
+RUN_NAME = ("--name", "--io.run-name")
 
 
 class Estimator:
@@ -176,11 +180,20 @@ def rerun(queue: Queue, id: str) -> Job:
     old = queue.job(id)
     again = new_id(old.name)
     spec, request = (queue.ledger.document(old.id, part) for part in ("spec", "request"))
-    if JobSpec.model_validate(spec).names_run:
+    if _names_run(spec["argv"], spec.get("settings") or {}):
         request = old.kind.resume(request, spec["argv"])
         spec = spec | {"argv": [*spec["argv"], "--resume"]}
     queue.add([NewJob.of(old, id=again, spec=spec, request=old.kind.start(request, old.id, again))])
     return queue.job(again)
+
+
+def _names_run(argv: Sequence[str], settings: Mapping[str, Any]) -> bool:
+    """Return whether a command is an experiment with a run's name, whose folder exists when it starts again."""
+    io = settings.get("io")
+    flags = {word.partition("=")[0].replace("_", "-") for word in argv}
+    named = not flags.isdisjoint(RUN_NAME) or (isinstance(io, dict) and io.get("run_name"))
+    is_experiment = names.script_of(argv).parent.name == "experiments"
+    return bool(named) and is_experiment and flags.isdisjoint({"--resume", "--overwrite"})
 
 
 def status(queue: Queue, id: str) -> tuple[Job, Status | None]:

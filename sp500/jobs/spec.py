@@ -33,8 +33,6 @@ from sp500.jobs.fields import (
 
 # Tells an experiment how many workers it trains on, unless a flag or its settings say so.
 WORLD_SIZE = "SP500_WORLD_SIZE"
-# Flags of an experiment that name its run.
-RUN_NAME = ("--name", "--io.run-name")
 # Tells an experiment which project its runs belong to.
 PROJECT, NO_PROJECT = "SP500_PROJECT", "default"
 # What only a cluster made for the job can give.
@@ -171,15 +169,6 @@ class JobSpec(BaseModel):
     def labelled(self) -> dict[str, str]:
         """Variables of a command that trains on no workers: its project unless that is the default, and its own."""
         return {**({PROJECT: self.project} if self.project != NO_PROJECT else {}), **self.env}
-
-    @property
-    def names_run(self) -> bool:
-        """True if its command is an experiment with a run's name, which another start of it would find taken."""
-        io = self.settings.get("io")
-        flags = {word.partition("=")[0].replace("_", "-") for word in self.argv}
-        named = not flags.isdisjoint(RUN_NAME) or (isinstance(io, dict) and io.get("run_name"))
-        is_experiment = names.script_of(self.argv).parent.name == "experiments"
-        return bool(named) and is_experiment and flags.isdisjoint({"--resume", "--overwrite"})
 
     def command(self, settings_file: str) -> tuple[str, ...]:
         """Return the argv as it is started if `settings_file` holds the settings."""

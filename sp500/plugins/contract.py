@@ -70,7 +70,7 @@ PRICE_TASK = ("sp500.tasks.prices", "PriceTask")
 TASK, MODULE = ("sp500.training.task", "Task"), ("torch.nn.modules.module", "Module")
 """Module and name of the classes that a task and a model inherit from."""
 NEAR = 0.85
-"""From what likeness on a name is taken for a misspelt one."""
+"""Similarity of two names (0 to 1) from which one counts as a misspelling of the other."""
 PLACED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -98,14 +98,15 @@ def load_task(own: Reference) -> Any:
 
 
 def _check_names(maker: type, called: Collection[str], where: str) -> None:
-    """Raise ConfigError for a method whose name is nearly that of one which is called: it would never be."""
+    """Raise ConfigError for a method that sp500 does not call and whose name is nearly that of one that it calls."""
     inherited = {name for base in maker.__mro__[1:] for name in vars(base)}
     for name, value in vars(maker).items():
         if name.startswith("_") or name in inherited or name in called or not callable(value):
             continue
         if near := difflib.get_close_matches(name, called, n=1, cutoff=NEAR):
             raise ConfigError(
-                f"{where}: nothing calls a method {name}; did you mean {near[0]}? Begin the name of a helper with _"
+                f"{where}: {name} is not a method that sp500 calls; did you mean {near[0]}? "
+                "Begin the name of a helper with _"
             )
 
 

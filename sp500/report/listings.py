@@ -34,7 +34,7 @@ class CostSection(Section):
 
 
 class Listing(Section):
-    """A section of tables and remarks alone, for those who check."""
+    """A section of tables and remarks, for readers who check the numbers."""
 
     appendix = True
 

@@ -1,6 +1,6 @@
 """A search as Optuna knows it: a study in memory, or an SQLite file that optuna-dashboard opens.
 
-The ledger is what counts; the file is a copy of it for a reader, written anew when the search ends.
+The ledger is what counts; the file is a copy of it for a reader, replaced when the search ends.
 """
 
 from __future__ import annotations

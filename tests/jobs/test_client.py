@@ -7,6 +7,7 @@ from filelock import FileLock
 
 from sp500.errors import LimitExceeded
 from sp500.jobs import client
+from sp500.jobs.manifests.pods import literal
 from sp500.jobs.spec import JobSpec
 from sp500.jobs.state import JobState
 from sp500.jobs.target import find
@@ -46,6 +47,13 @@ def test_rerun_of_a_named_experiment_continues_its_run(on, tmp_path, monkeypatch
     at = words.index("--resume")
     assert (words[at - 2 : at], words[at + 1], words.count("--resume")) == (["--name", "a b"], "--config", 1)
     assert queue.ledger.document(again.id, "spec")["argv"][-1] == "--resume"
+
+
+def test_rerun_on_kubernetes_finds_a_command_whose_dollars_are_doubled():
+    argv = ["sp500", "train", "--name", "a$b"]
+    target, plain = find("kuberay"), {"entrypoint": shlex.join(argv)}
+    for request in (plain, {"entrypoint": literal(plain["entrypoint"])}):
+        assert target.resume(request, argv)["entrypoint"] == f"{request['entrypoint']} --resume"
 
 
 def test_reason_of_a_failed_job_ends_with_its_last_message(queue):

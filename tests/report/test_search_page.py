@@ -265,7 +265,7 @@ def test_best_trials_are_ranked_with_the_seconds_of_each_arm() -> None:
 
 
 def test_loss_of_scaled_returns_is_told_from_their_mse() -> None:
-    told = "does not compare with the test MSE"
+    sentence = "does not compare with the test MSE"
     record = side("s", 0, "sequential", 20.0)
     for data, task, said in (({"norm": "zscore"}, "returns", True), ({"norm": "none"}, "returns", False),
                              ({"norm": "zscore"}, "direction", False)):  # fmt: skip
@@ -273,7 +273,7 @@ def test_loss_of_scaled_returns_is_told_from_their_mse() -> None:
         table, drawing = tables.best_trials(found), figures.history(found)
         assert table is not None
         assert drawing is not None
-        assert (told in table.note, told in drawing.caption) == (said, said)
+        assert (sentence in table.note, sentence in drawing.caption) == (said, said)
 
 
 def test_failed_configs_stand_once_per_reason_and_the_rest_is_counted() -> None:

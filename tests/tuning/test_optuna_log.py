@@ -70,9 +70,9 @@ def test_file_lies_in_its_folder_whatever_that_is_called(tmp_path, name):
 
 
 def test_second_call_replaces_the_file_of_the_first(tmp_path):
-    for told in (results(4), results(9)):
-        optuna_log.write(tmp_path / "optuna.db", "search", WIDE, told)
-    assert said(opened(tmp_path / "optuna.db")[1]) == wanted(told)
+    for ended in (results(4), results(9)):
+        optuna_log.write(tmp_path / "optuna.db", "search", WIDE, ended)
+    assert said(opened(tmp_path / "optuna.db")[1]) == wanted(ended)
     assert [path.name for path in tmp_path.iterdir()] == ["optuna.db"]
 
 

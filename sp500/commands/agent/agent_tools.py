@@ -11,7 +11,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from sp500.agent import requests, results
+from sp500.agent import answer_text, requests
 from sp500.agent.limits import Limits
 from sp500.commands import forecast, rate_table
 from sp500.commands.jobs import job_progress, queue_flags, status
@@ -85,7 +85,7 @@ def job_logs(context: AgentContext, request: requests.JobLogs) -> Answer:
     context.queue.manage()
     job = context.queue.job(request.id)
     role = Role(request.role) if request.role else None
-    lines, before = results.limit_lines(list(client.logs(context.queue, job.id, role=role, tail=request.tail)))
+    lines, before = answer_text.limit_lines(list(client.logs(context.queue, job.id, role=role, tail=request.tail)))
     note = f"({before} of these lines do not fit into one answer and are left out)" if before else ""
     nothing = "" if lines else f"(nothing is printed yet: {job.id} is {job.state}: {job.reason})"
     plain = {"id": job.id, "state": str(job.state), "lines": lines, "left_out": before}
@@ -157,7 +157,7 @@ def _wait_for(context: AgentContext, id: str, seconds: float) -> Job:
 
 def _describe(context: AgentContext, job: Job) -> Answer:
     job, state = context.queue.refresh(job)
-    lines, _ = results.limit_lines(client.last_lines(context.queue, job, LAST_LINES))
+    lines, _ = answer_text.limit_lines(client.last_lines(context.queue, job, LAST_LINES))
     progress = job_progress.read(context.queue, job, live=True)
     history = status.changes(context.queue, job)[-LAST_CHANGES:]
     answer = {**queue_flags.plain(job, state, progress), "history": history, "log": lines}
@@ -207,6 +207,6 @@ def _check_flags(words: tuple[str, ...]) -> None:
     except subprocess.TimeoutExpired as error:
         raise ResourcesError(f"{words[0]} did not read its flags within {SECONDS_TO_CHECK} s; try again") from error
     if done.returncode:
-        output, _ = results.limit_lines(re.sub(r"[│╭╮╰╯─]+", "", done.stderr).splitlines())
+        output, _ = answer_text.limit_lines(re.sub(r"[│╭╮╰╯─]+", "", done.stderr).splitlines())
         lines = [line.strip() for line in output if line.strip()]
         raise ConfigError("\n".join(["arguments: the experiment refuses them:", *lines]))

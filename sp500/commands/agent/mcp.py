@@ -171,7 +171,7 @@ def call_tool(context: AgentContext, name: str, arguments: dict[str, object]) ->
     """Call a tool. A refusal is an error with its reason."""
     from mcp.types import CallToolResult, TextContent
 
-    from sp500.agent import results
+    from sp500.agent import answer_text
     from sp500.commands.agent.agent_tools import TOOLS
 
     try:
@@ -182,6 +182,6 @@ def call_tool(context: AgentContext, name: str, arguments: dict[str, object]) ->
         tool = TOOLS[name]
         text, plain = tool.act(context, validate(tool.takes, arguments, name))
     except SP500Error as error:
-        text = results.shorten(str(error), LONGEST_ERROR)
+        text = answer_text.shorten(str(error), LONGEST_ERROR)
         return CallToolResult(content=[TextContent(type="text", text=text)], is_error=True)
     return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=dict(plain))

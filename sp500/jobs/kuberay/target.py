@@ -17,7 +17,7 @@ from sp500.jobs.command_words import IMAGE_FOLDER, SYSTEM
 from sp500.jobs.executor import Request
 from sp500.jobs.kuberay import contexts
 from sp500.jobs.manifests.manifest import Cluster, Container, Document, clusters, items, quantity, section, text
-from sp500.jobs.manifests.pods import GPU
+from sp500.jobs.manifests.pods import GPU, literal
 from sp500.jobs.resources import Resources
 from sp500.jobs.spec import JobSpec
 from sp500.jobs.state import Role
@@ -97,6 +97,11 @@ class KubeRayTarget(Target):
     def start(self, request: Request, id: str, handle: str, devices: Sequence[int] | None = None) -> Request:
         """Name the documents as the start. An id ends in random characters, so it is nothing else in them."""
         return request if handle == id else json.loads(json.dumps(request).replace(id, handle))
+
+    def resume(self, request: Request, argv: Sequence[str]) -> Request:
+        """Return the request with --resume at the end of its command, in which each $ may be doubled."""
+        resumed = super().resume(request, list(map(literal, argv)))
+        return resumed if resumed != request else super().resume(request, argv)
 
     def waits_elsewhere(self, spec: JobSpec) -> bool:
         """Return whether Kueue decides when it starts."""

@@ -33,7 +33,7 @@ SOON = 30
 
 
 def request(spec: JobSpec, *, cwd: Path, environment: Mapping[str, str], python: str) -> Request:
-    """Return what submit starts. A first word `python` or `sp500` becomes that of the interpreter `python`.
+    """Return what submit starts. For a first word `python` or `sp500`, the interpreter `python` runs.
 
     The command gets `environment`, in which the variables of `spec.secrets` have to be, and `spec.env` over it. All
     workers together have `memory_bytes`. If there are settings, the argv's last word names their file, and submit
@@ -42,9 +42,9 @@ def request(spec: JobSpec, *, cwd: Path, environment: Mapping[str, str], python:
     if missing := sorted(set(spec.secrets) - set(environment)):
         raise ConfigError(f"secrets: {missing[0]} is not in the environment; export it from your shell")
     first, *rest = spec.command(SETTINGS)
-    ours = {"python": [python], "python3": [python], "sp500": [python, "-P", "-m", "sp500.cli"]}
+    programs = {"python": [python], "python3": [python], "sp500": [python, "-P", "-m", "sp500.cli"]}
     return {
-        "argv": [*ours.get(first, [first]), *rest],
+        "argv": [*programs.get(first, [first]), *rest],
         "cwd": str(cwd),
         # Lines are in the log when they are printed, not when a buffer is full.
         "environment": {"PYTHONUNBUFFERED": "1", **environment, **spec.env},

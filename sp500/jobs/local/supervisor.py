@@ -167,12 +167,13 @@ def of_exit(code: int, log: Path) -> Ending:
     """
     if code == 0:
         return Ending(JobState.SUCCEEDED, "ended with exit code 0", 0)
-    message = ""
-    with suppress(OSError), log.open("rb") as file:  # not to its end: what the command left behind may write on
-        file.seek(max(log.stat().st_size - LAST_BYTES, 0))
-        message = last_message(file.read(LAST_BYTES).decode("utf-8", "replace"))
-    reason = ": ".join(filter(None, [f"ended with exit code {code}", shorten(message)]))
-    if code < 0:
+    if code > 0:
+        message = ""
+        with suppress(OSError), log.open("rb") as file:  # one read: what the command left behind may still write
+            file.seek(max(log.stat().st_size - LAST_BYTES, 0))
+            message = last_message(file.read(LAST_BYTES).decode("utf-8", "replace"))
+        reason = ": ".join(filter(None, [f"ended with exit code {code}", shorten(message)]))
+    else:
         reason = f"killed by signal {-code} ({NAMES.get(-code, 'real-time')})"
         reason += ", as the kernel does when memory runs out" if -code == signal.SIGKILL else ""
     return Ending(JobState.FAILED, reason, _shell_code(code), retryable=code not in FINAL_CODES)

@@ -14,7 +14,7 @@ from sp500.runs.results import Improvement
 from sp500.suspicion import find_signs, warn
 
 OTHERS = {"worse": "worse", "unclear": "unclear", KEPT: "kept the naive forecast", NOTHING: "without an interval"}
-"""What is said of models that are not better."""
+"""Words for the verdicts on models that are not better."""
 
 
 def models(group: Group) -> str:
@@ -46,7 +46,7 @@ def _compare(group: Group) -> str:
     if all(gain["value"] is None for _, gain in judged.values()):
         return describe_unbeatable(group, first)
     words = Counter(against_naive(gain, group.naive_epoch(row)) for row, gain in judged.values())
-    rest = [f"{words[word]} {said}" for word, said in OTHERS.items() if words[word]]
+    rest = [f"{words[verdict]} {text}" for verdict, text in OTHERS.items() if words[verdict]]
     rival, metric = group.kind.name_naive(first["over"]), METRIC.get(first["metric"], first["metric"])
     won = f"{words['better']} of {some(len(judged), 'model')} better than the best naive forecast ({rival})"
     luck = " Luck alone makes one model in 40 better." if words["better"] else ""
